@@ -1,0 +1,1 @@
+//! Builds tensor programs call by call.

@@ -1,0 +1,3 @@
+//! The reference interpreter: slow and plain, the oracle for every level of the compiler.
+
+pub mod tensor;

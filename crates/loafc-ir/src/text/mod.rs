@@ -1,0 +1,1 @@
+//! The `.loaf` text form of tensor programs.

@@ -1,0 +1,1 @@
+//! Verifiers: what must hold of a tensor program and of a loop nest.
