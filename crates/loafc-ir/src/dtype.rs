@@ -89,10 +89,7 @@ impl DType {
 
     /// f64, f32, f16, bf16 or an 8-bit float.
     pub const fn is_float(self) -> bool {
-        matches!(
-            self,
-            DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E5M2
-        )
+        matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E5M2)
     }
 
     /// A signed or unsigned integer; `Bool` is none.
@@ -143,7 +140,9 @@ impl fmt::Display for DType {
 
 /// The text is not the name of an element type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown element type `{0}`; known are f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i32, i16, i8, u64, u32, u16, u8, b8, c64, c128")]
+#[error(
+    "unknown element type `{0}`; known are f64, f32, f16, bf16, f8e4m3fn, f8e5m2, i64, i32, i16, i8, u64, u32, u16, u8, b8, c64, c128"
+)]
 pub struct UnknownDType(pub String);
 
 impl FromStr for DType {

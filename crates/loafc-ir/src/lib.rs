@@ -2,6 +2,7 @@
 //! the reference interpreter. Knows no device and no machine instruction.
 
 pub mod builder;
+pub mod canonical;
 pub mod dtype;
 pub mod graph;
 pub mod index;

@@ -316,11 +316,9 @@ impl Op {
                     visit(*g);
                 }
             }
-            Op::Unary(_, a)
-            | Op::Cast(a, _)
-            | Op::Bitcast(a, _)
-            | Op::ReduceSecond(a)
-            | Op::Check(a, _) => visit(*a),
+            Op::Unary(_, a) | Op::Cast(a, _) | Op::Bitcast(a, _) | Op::ReduceSecond(a) | Op::Check(a, _) => {
+                visit(*a)
+            }
             Op::Reduce { value, position, .. } => {
                 visit(*value);
                 if let Some(p) = position {

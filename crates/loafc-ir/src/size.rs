@@ -445,9 +445,8 @@ impl Mul for Size {
                     for (n, d) in &b.terms {
                         let mut product = m.clone();
                         product.extend_from_slice(n);
-                        product.sort_by(|x, y| {
-                            lock.atom_text[x.0 as usize].cmp(&lock.atom_text[y.0 as usize])
-                        });
+                        product
+                            .sort_by(|x, y| lock.atom_text[x.0 as usize].cmp(&lock.atom_text[y.0 as usize]));
                         out.terms.push((product, c.wrapping_mul(*d)));
                     }
                 }
