@@ -1,3 +1,9 @@
 //! The reference interpreter: slow and plain, the oracle for every level of the compiler.
 
+pub mod body;
+pub mod error;
+pub mod scalar;
+pub mod special;
 pub mod tensor;
+
+pub use error::InterpError;
