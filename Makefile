@@ -1,0 +1,40 @@
+# Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
+.DEFAULT_GOAL := help
+.PHONY: help bootstrap demo test test-rust test-python lint fmt
+
+PY := .venv/bin/python
+
+# `make demo INDUCTOR=1` puts TorchInductor beside; `make demo SHORT=1` is CI's form.
+DEMO_FLAGS := $(if $(INDUCTOR),--inductor) $(if $(SHORT),--short)
+
+# cargo-nextest when it is there, else cargo's own runner. The extension module has no Rust tests: it links
+# against the Python that loads it. `make test-python` tests it.
+RUST_TEST := $(if $(shell cargo nextest --version 2>/dev/null),cargo nextest run,cargo test)
+
+help: ## Print what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+bootstrap: ## Install what is missing and build loafc into .venv
+	@scripts/bootstrap.sh
+
+demo: bootstrap ## Compile two small language models, compare with eager (INDUCTOR=1, SHORT=1)
+	@$(PY) -m loafc.demo $(DEMO_FLAGS)
+
+test: test-rust test-python ## Run all tests
+
+test-rust: ## Run the Rust tests
+	$(RUST_TEST) --workspace --exclude loafc-python
+
+test-python: ## Run the Python tests against the loafc in .venv
+	$(PY) -m pytest
+
+lint: ## Check format and lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+fmt: ## Format everything
+	cargo fmt --all
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .

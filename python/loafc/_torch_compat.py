@@ -1,0 +1,60 @@
+"""The places where PyTorch 2.9 to 2.15 differ, each behind one function, so that no other file asks for a version."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import sympy
+import torch
+
+
+def symbol_hint(shape_env: Any, symbol: sympy.Symbol) -> int | None:
+    """The value that a size symbol had when it was traced, or None for one that depends on data."""
+    for name in ("backed_var_to_val", "var_to_val"):
+        values = getattr(shape_env, name, None)
+        if values is not None and symbol in values:
+            return int(values[symbol])
+    return None
+
+
+def aot_backend(**kwargs: Any) -> Callable[..., Any]:
+    """A Dynamo backend that runs AOTAutograd with these compilers and settings."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(**kwargs)
+
+
+def min_cut_partition() -> Callable[..., Any]:
+    """The partitioner that recomputes cheap values in the backward graph."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """TorchInductor's decomposition table without its random number operators.
+
+    With ``fallback_random`` the random operators stay ATen's, so that a seed gives the values of eager.
+    """
+    import torch._inductor.config as config
+    from torch._inductor.decomposition import select_decomp_table
+
+    with config.patch(fallback_random=True):
+        return select_decomp_table()
+
+
+def returns_alias(target: Any) -> bool:
+    """Whether an operator's result shares memory with an argument."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def schema_argument_names(target: Any) -> list[str]:
+    """Names of an operator's arguments in order; empty for what has no schema."""
+    schema = getattr(target, "_schema", None)
+    return [] if schema is None else [a.name for a in schema.arguments]
+
+
+def num_threads() -> int:
+    """Threads of PyTorch's own team."""
+    return torch.get_num_threads()
