@@ -2,6 +2,7 @@
 
 pub mod body;
 pub mod error;
+pub mod memory;
 pub mod scalar;
 pub mod special;
 pub mod tensor;
