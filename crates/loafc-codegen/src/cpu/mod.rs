@@ -1,0 +1,5 @@
+//! Code for CPUs.
+
+pub mod jit;
+
+pub mod target;

@@ -1,0 +1,69 @@
+//! The machine that code is generated for: this one.
+
+use std::sync::OnceLock;
+
+use inkwell::OptimizationLevel;
+use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target, TargetMachine, TargetTriple};
+
+/// What this machine's processor is called and can do, in LLVM's words.
+#[derive(Debug)]
+pub struct Host {
+    triple: String,
+    cpu: String,
+    features: String,
+    /// Width of its widest vector registers, in bits.
+    pub vector_bits: u32,
+}
+
+/// Makes LLVM's code generator for this machine known to LLVM; cheap after the first call.
+pub fn initialize() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // The only failure is a target that LLVM was built without; making the machine reports that.
+        let _ = Target::initialize_native(&InitializationConfig::default());
+    });
+}
+
+/// This machine.
+pub fn host() -> &'static Host {
+    static HOST: OnceLock<Host> = OnceLock::new();
+    HOST.get_or_init(|| {
+        initialize();
+        let features = TargetMachine::get_host_cpu_features().to_string();
+        let has = |name: &str| features.split(',').any(|f| f == name);
+        let vector_bits = match () {
+            _ if has("+avx512f") && has("+avx512bw") && has("+avx512vl") && has("+avx512dq") => 512,
+            _ if has("+avx2") => 256,
+            _ => 128,
+        };
+        Host {
+            triple: TargetMachine::get_default_triple().as_str().to_string_lossy().into_owned(),
+            cpu: TargetMachine::get_host_cpu_name().to_string(),
+            features,
+            vector_bits,
+        }
+    })
+}
+
+impl Host {
+    /// A code generator; not shared between threads.
+    pub fn machine(&self) -> Result<TargetMachine, String> {
+        let triple = TargetTriple::create(&self.triple);
+        Target::from_triple(&triple)
+            .map_err(|e| e.to_string())?
+            .create_target_machine(
+                &triple,
+                &self.cpu,
+                &self.features,
+                OptimizationLevel::Default,
+                RelocMode::PIC,
+                CodeModel::Default,
+            )
+            .ok_or_else(|| format!("no code generator for {} ({})", self.triple, self.cpu))
+    }
+
+    /// Processor and features: part of the key under which object code may be kept.
+    pub fn description(&self) -> String {
+        format!("{} {} {}", self.triple, self.cpu, self.features)
+    }
+}

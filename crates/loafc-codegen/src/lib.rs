@@ -1,0 +1,5 @@
+//! Kernels of the loafc compiler: loop trees from fused groups, and machine code for them through LLVM.
+//! Allocates no tensor and changes no schedule.
+
+pub mod cpu;
+pub mod kernel;
