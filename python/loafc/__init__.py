@@ -1,0 +1,22 @@
+"""loafc: a fusing tensor compiler for PyTorch programs.
+
+``torch.compile(model, backend="loafc")`` compiles with it, ``loafc.explain`` tells what it made of a function,
+``loafc.metrics`` counts over the process.
+"""
+
+from . import metrics
+from .backend import loafc as backend
+from .errors import CompileError, ConvertError, LoafcError, LoafcWarning, OptionError
+from .explain import Report, explain
+
+__all__ = [
+    "CompileError",
+    "ConvertError",
+    "LoafcError",
+    "LoafcWarning",
+    "OptionError",
+    "Report",
+    "backend",
+    "explain",
+    "metrics",
+]

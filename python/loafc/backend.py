@@ -1,0 +1,197 @@
+"""The ``torch.compile`` backend: Dynamo's graph through AOTAutograd, then each graph into one loafc program.
+
+No compiler logic stands here. What fails to compile runs in eager mode, graph by graph, with a warning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule
+
+from . import _loafc, debug, metrics
+from ._torch_compat import aot_backend, min_cut_partition, no_fake_mode
+from .convert import Converted, Literal, convert
+from .decompositions import decompositions
+from .errors import CompileError, ConvertError, LoafcWarning, OptionError
+from .externs import Operators
+
+# TorchInductor's modes choose among its own settings; loafc has one setting for all of them.
+_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_graph_numbers = itertools.count()
+_number_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """A graph that was compiled: its kind ("forward", "backward" or "inference"), text and report."""
+
+    name: str
+    kind: str
+    text: str
+    report: Any
+    seconds: dict[str, float]
+
+
+Observer = Callable[[CompiledGraph], None]
+
+
+def loafc(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    **unknown: Any,
+) -> Callable[..., Any]:
+    """Compiles what Dynamo captured. ``options`` are loafc's (see ``loafc._loafc.Options``).
+
+    Raises OptionError for an option that doesn't exist, and CompileError for a graph that can't be compiled
+    when the option ``fallback`` is false.
+    """
+    if unknown:
+        raise OptionError(f"unknown argument of the loafc backend: {', '.join(sorted(unknown))}")
+    if mode not in _MODES:
+        raise OptionError(f"unknown mode {mode!r}; known are {', '.join(repr(m) for m in _MODES if m)}")
+    return backend_with(options)(gm, example_inputs)
+
+
+def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = None) -> Callable[..., Any]:
+    """The backend with these options; ``observe`` is told of each graph that is compiled."""
+    parsed = parse_options(options)
+
+    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
+        def compile_kind(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_graph(gm, kind, parsed, observe)
+
+        return compile_kind
+
+    return aot_backend(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_partition(),
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+
+
+def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:
+    """Defaults, then ``LOAFC_...`` of the environment, then these."""
+    texts = {}
+    for name, value in (options or {}).items():
+        if not isinstance(name, str):
+            raise OptionError(f"the name of an option is a string, not {name!r}")
+        texts[name] = _option_text(name, value)
+    return _loafc.Options(texts)
+
+
+def _option_text(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float, str)):
+        return str(value)
+    raise OptionError(f"option `{name}` can't be {value!r}: options are numbers, truth values and strings")
+
+
+def compile_graph(
+    gm: GraphModule, kind: str, options: _loafc.Options, observe: Observer | None = None
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """Compiles one functional ATen graph into a function that takes a list of arguments and empties it."""
+    with _number_lock:
+        name = f"graph_{next(_graph_numbers)}_{kind}"
+    try:
+        with no_fake_mode():
+            return _compile(gm, name, kind, options, observe)
+    except CompileError as error:
+        if not options.fallback:
+            raise
+        metrics.add_fallback()
+        warnings.warn(
+            f"loafc can't compile {name} ({len(gm.graph.nodes)} nodes) and runs it in eager mode: {error}",
+            LoafcWarning,
+            stacklevel=2,
+        )
+        return _eager(gm)
+
+
+def _compile(
+    gm: GraphModule, name: str, kind: str, options: _loafc.Options, observe: Observer | None
+) -> Callable[[list[Any]], Sequence[Any]]:
+    start = time.perf_counter()
+    try:
+        converted = convert(gm, name)
+    except CompileError:
+        raise
+    except Exception as error:
+        raise ConvertError(f"the graph can't be converted: {type(error).__name__}: {error}") from error
+    convert_seconds = time.perf_counter() - start
+    folder = debug.folder(options.debug_dir)
+    if folder is not None:
+        debug.write(folder, f"{name}.loaf", converted.text)
+
+    program = _loafc.compile(
+        converted.text,
+        f"{name}.loaf",
+        options,
+        _input_sources(converted),
+        Operators(converted.operators),
+    )
+    seconds = dict(program.compile_seconds)
+    seconds["convert"] = seconds.get("convert", 0.0) + convert_seconds
+    report = program.report
+    metrics.add_graph(report, seconds)
+    if folder is not None:
+        debug.write(folder, f"{name}.report.txt", report.to_text())
+    if observe is not None:
+        observe(CompiledGraph(name, kind, converted.text, report, seconds))
+    return _boxed(program, converted)
+
+
+def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
+    """Where each input of the program comes from, in the program's order."""
+    sources: list[tuple[Any, ...]] = [("size", k) for k in converted.size_positions]
+    sources += [("derived", d.position, d.kind, d.dim, d.factor, d.offset) for d in converted.derived]
+    sources += [("tensor", k) for k in converted.tensor_positions]
+    sources += [("constant", t) for t in converted.constants]
+    return sources
+
+
+def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]], Sequence[Any]]:
+    lazy = converted.lazy_positions
+    outputs = converted.outputs
+
+    if not lazy and converted.returns_program_outputs:
+
+        def run(args: list[Any]) -> Sequence[Any]:
+            return program(args)
+
+    else:
+
+        def run(args: list[Any]) -> Sequence[Any]:
+            for k in lazy:
+                args[k] = args[k].resolve_conj().resolve_neg()
+            results = program(args)
+            return [o.value if isinstance(o, Literal) else results[o] for o in outputs]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _eager(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    def run(args: list[Any]) -> Sequence[Any]:
+        values = list(args)
+        args.clear()
+        return gm(*values)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

@@ -1,0 +1,118 @@
+"""How a program calls operators that stay ATen's: finds them by name once and calls them on tensors.
+
+Everything that depends on an operator is decided when a call site is resolved, so that a call at run time is one call of a
+builtin function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ._torch_compat import returns_alias, schema_argument_names
+from .errors import CompileError
+
+# Their `out=` forms write straight into the program's memory, and the functions in `torch` parse arguments faster
+# than the dispatcher's own.
+_INTO_OUTPUT: dict[str, Callable[..., Any]] = {
+    "aten.mm.default": torch.mm,
+    "aten.addmm.default": torch.addmm,
+    "aten.bmm.default": torch.bmm,
+    "aten.baddbmm.default": torch.baddbmm,
+}
+
+_DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f8e4m3fn": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u64": torch.uint64,
+    "u32": torch.uint32,
+    "u16": torch.uint16,
+    "u8": torch.uint8,
+    "b8": torch.bool,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+
+_MEMORY_FORMATS = {
+    "contiguous_format": torch.contiguous_format,
+    "preserve_format": torch.preserve_format,
+    "channels_last": torch.channels_last,
+    "channels_last_3d": torch.channels_last_3d,
+}
+
+# Arguments whose text stands for an object.
+_NAMED_OBJECTS: dict[str, Mapping[str, Any]] = {
+    "memory_format": _MEMORY_FORMATS,
+    "layout": {"strided": torch.strided},
+}
+
+
+class Operators:
+    """The operators that a graph calls, by their name in the program's text."""
+
+    def __init__(self, by_name: Mapping[str, Callable[..., Any]]) -> None:
+        self._by_name = by_name
+
+    def resolve(self, name: str) -> CallSite:
+        """The operator of this name, from the graph or, for what the compiler itself calls, from ``torch.ops``."""
+        target = self._by_name.get(name)
+        if target is None:
+            target = _find(name)
+        return CallSite(name, target)
+
+
+class CallSite:
+    """One operator, prepared for calls.
+
+    ``function`` is what is called; ``into_output`` says that it writes into ``out=``; ``may_alias`` that its
+    results may share memory with its arguments and must be copied then.
+    """
+
+    __slots__ = ("function", "into_output", "may_alias", "names")
+
+    def __init__(self, name: str, target: Callable[..., Any]) -> None:
+        into = _INTO_OUTPUT.get(name)
+        self.into_output = into is not None
+        # An overload's own call is a Python function around this builtin one.
+        self.function = into or getattr(target, "_op", target)
+        self.may_alias = not isinstance(target, torch._ops.OpOverload) or returns_alias(target)
+        self.names = schema_argument_names(target)
+
+    def constant(self, key: int | str, kind: str, text: str) -> Any:
+        """The Python object for an argument (position or keyword) that the text gives as dtype, device or string."""
+        if kind == "dtype":
+            return _DTYPES[text]
+        if kind == "device":
+            return torch.device(text)
+        name = self.names[key] if isinstance(key, int) and key < len(self.names) else key
+        objects = _NAMED_OBJECTS.get(name) if isinstance(name, str) else None
+        return text if objects is None else objects.get(text, text)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    parts = name.split(".")
+    if len(parts) != 3:
+        raise CompileError(f"there is no operator `{name}`: its name isn't of the form namespace.operator.overload")
+    namespace, operator, overload = parts
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    target = None if packet is None else getattr(packet, overload, None)
+    if target is None:
+        raise CompileError(f"PyTorch {torch.__version__} has no operator `{name}`")
+    return target
+
+
+def results_of(value: Any) -> Sequence[Any]:
+    """An operator's results as a sequence."""
+    if value is None:
+        return ()
+    return value if isinstance(value, (list, tuple)) else (value,)
