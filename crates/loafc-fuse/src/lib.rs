@@ -1,4 +1,146 @@
 //! The fusion scheduler: decides which loop nests become one kernel, in regular rounds and in a final round
 //! that may reorder loops. Sees no machine, no thread and no operator name.
 
+pub mod access;
+pub mod alignment;
+pub mod cluster;
+pub mod cost;
+mod emit;
+pub mod legality;
+pub mod log;
+pub mod options;
+pub mod order;
+mod rounds;
 pub mod schedule;
+pub mod transforms;
+
+use loafc_ir::nest::{NestProgram, Step, StepId};
+
+use crate::cost::Facts;
+use crate::log::{ClusterOrigin, DecisionLog, KernelSummary};
+pub use crate::options::FuseOptions;
+use crate::order::{ClusterId, StepGraph};
+use crate::schedule::{Schedule, ScheduledStep};
+
+/// A schedule and how it came about.
+#[derive(Clone, Debug)]
+pub struct Fused {
+    /// What to run.
+    pub schedule: Schedule,
+    /// Why.
+    pub log: DecisionLog,
+}
+
+/// The program can't be scheduled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FuseError {
+    /// A step names a buffer that the program does not have.
+    #[error("step {step} touches b{buffer}, but the program has only {count} buffers")]
+    UnknownBuffer {
+        /// Position of the step.
+        step: usize,
+        /// The buffer's number.
+        buffer: u32,
+        /// Number of buffers.
+        count: usize,
+    },
+}
+
+/// Schedules a program: decides what is fused with what.
+///
+/// # Errors
+/// When a step names a buffer that does not exist.
+pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseError> {
+    check_buffers(&program)?;
+    let (kernels, mut log) = {
+        let facts = Facts::new(&program, options);
+        let graph = StepGraph::new(&program);
+        let start = starting_log(&facts);
+        let outcome = rounds::Scheduler::new(&facts, &graph, start).run();
+        lay_out(&facts, outcome)
+    };
+    log.kernels = kernels.iter().filter_map(|k| k.1.clone()).collect();
+    let steps = kernels.into_iter().map(|k| k.0).collect();
+    Ok(Fused { schedule: Schedule { program, steps }, log })
+}
+
+fn check_buffers(program: &NestProgram) -> Result<(), FuseError> {
+    let count = program.buffers.len();
+    for (k, step) in program.steps.iter().enumerate() {
+        let (reads, writes) = order::touched(step);
+        if let Some(buffer) = reads.iter().chain(&writes).find(|b| b.0 as usize >= count) {
+            return Err(FuseError::UnknownBuffer { step: k, buffer: buffer.0, count });
+        }
+    }
+    Ok(())
+}
+
+fn starting_log(facts: &Facts) -> DecisionLog {
+    let program = facts.program;
+    let clusters = program
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(k, step)| match step {
+            Step::Nest(nest) => ClusterOrigin::Step {
+                step: k as u32,
+                name: nest.name.clone(),
+                is_extern: false,
+                space: space_text(nest.loops.iter().map(|l| {
+                    let mark = if l.kind == loafc_ir::nest::LoopKind::Reduction { "r" } else { "" };
+                    format!("{mark}{}", l.extent)
+                })),
+                source: nest.origins.iter().map(ToString::to_string).collect(),
+                bytes: facts.nest_bytes(k),
+            },
+            Step::Extern(call) => ClusterOrigin::Step {
+                step: k as u32,
+                name: call.op.clone(),
+                is_extern: true,
+                space: String::new(),
+                source: call.origin.iter().map(ToString::to_string).collect(),
+                bytes: 0,
+            },
+        })
+        .collect();
+    DecisionLog {
+        version: DecisionLog::VERSION,
+        clusters,
+        extern_calls: program.steps.iter().filter(|s| matches!(s, Step::Extern(_))).count(),
+        buffers: program.buffers.iter().map(|b| b.name.clone()).collect(),
+        ..DecisionLog::default()
+    }
+}
+
+fn space_text(extents: impl Iterator<Item = String>) -> String {
+    format!("[{}]", extents.collect::<Vec<_>>().join(", "))
+}
+
+type LaidOut = Vec<(ScheduledStep, Option<KernelSummary>)>;
+
+fn lay_out(facts: &Facts, outcome: rounds::Outcome) -> (LaidOut, DecisionLog) {
+    let mut clusters = outcome.clusters;
+    let steps = outcome
+        .sequence
+        .into_iter()
+        .map(|ClusterId(id)| match clusters[id as usize].take() {
+            Some(cluster) => {
+                let bytes = cost::cluster_bytes(facts, &cluster);
+                let steps = cluster.members.iter().map(|m| m.step.0).collect();
+                let group = emit::emit(facts, cluster);
+                let summary = KernelSummary {
+                    name: group.name.clone(),
+                    cluster: id,
+                    steps,
+                    outer: space_text(group.outer.iter().map(ToString::to_string)),
+                    stages: group.stages.len(),
+                    bytes,
+                };
+                (ScheduledStep::Kernel(group), Some(summary))
+            }
+            // Steps that are no nests keep their number as their cluster's.
+            None => (ScheduledStep::Extern(StepId(id)), None),
+        })
+        .collect();
+    (steps, outcome.log)
+}

@@ -35,7 +35,7 @@ pub fn for_each_index<'a>(body: &'a Body, visit: &mut dyn FnMut(&'a Index)) {
 }
 
 /// As [`for_each_index`], and into the operands of floor divisions and modulos.
-fn for_each_index_nested<'a>(body: &'a Body, visit: &mut dyn FnMut(&'a Index)) {
+pub fn for_each_index_nested<'a>(body: &'a Body, visit: &mut dyn FnMut(&'a Index)) {
     fn walk<'a>(index: &'a Index, visit: &mut dyn FnMut(&'a Index)) {
         visit(index);
         for (atom, _) in &index.terms {

@@ -1,0 +1,326 @@
+//! A cluster: loop nests that share an outer space while the scheduler is at work. It becomes a
+//! [`crate::schedule::Group`] when scheduling has ended.
+//!
+//! A change of a cluster's outer space is a value of its own, a [`Respace`]: scores are computed through it,
+//! and only an accepted fusion applies it.
+
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::{BufferId, LoopKind, LoopNest, NestProgram, StepId};
+use loafc_ir::size::Size;
+use smallvec::SmallVec;
+
+use crate::access::{Access, PerDigit, Strided, accesses_of};
+
+/// A loop nest in a cluster.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The step that it is.
+    pub step: StepId,
+    /// Extents of its inner digits, outermost first; they follow the cluster's outer digits.
+    pub inner: PerDigit,
+    /// Which digits, outer ones first, its reductions run over.
+    pub reduced: SmallVec<[bool; 8]>,
+    /// For each loop of the nest, its variable in terms of the digits.
+    pub loops: SmallVec<[Index; 4]>,
+    /// Its accesses in terms of the digits.
+    pub accesses: SmallVec<[Access; 4]>,
+    /// Ranges that digits must lie in for the member to do anything: it was padded to a larger space.
+    pub guards: SmallVec<[Guard; 1]>,
+}
+
+/// A range that an index must lie in: `0 <= index < extent`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guard {
+    /// Over the member's digits.
+    pub index: Index,
+    /// First position behind the range.
+    pub extent: Size,
+}
+
+/// What a cluster does with one buffer.
+#[derive(Clone, Debug)]
+pub struct BufferUse {
+    /// Which.
+    pub buffer: BufferId,
+    /// Number of members that touch it.
+    pub steps: u32,
+    /// Accesses as (member, access), in member order; of several that touch the same elements the first.
+    pub accesses: SmallVec<[(u16, u16); 4]>,
+    /// Whether one of them writes.
+    pub written: bool,
+}
+
+/// Nests that share an outer space.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// Extents of the outer digits, outermost first.
+    pub outer: PerDigit,
+    /// Members in program order.
+    pub members: Vec<Member>,
+    /// All buffers, ascending.
+    pub buffers: Vec<BufferUse>,
+    /// Whether a member reduces.
+    pub has_reduction: bool,
+    /// Element-iterations of all members.
+    pub work: i64,
+}
+
+impl Cluster {
+    /// The cluster of one nest.
+    pub fn of_nest(step: StepId, nest: &LoopNest, program: &NestProgram) -> Cluster {
+        let parallel = nest.parallel_loops();
+        let member = Member {
+            step,
+            inner: nest.loops[parallel..].iter().map(|l| l.extent).collect(),
+            reduced: nest.loops.iter().map(|l| l.kind == LoopKind::Reduction).collect(),
+            loops: (0..nest.loops.len()).map(|k| Index::of_loop(LoopVar(k as u16))).collect(),
+            accesses: accesses_of(nest, program).into(),
+            guards: SmallVec::new(),
+        };
+        let work = nest.loops.iter().map(|l| l.extent.hint(&program.hints)).fold(1, i64::saturating_mul);
+        let mut cluster = Cluster {
+            outer: nest.loops[..parallel].iter().map(|l| l.extent).collect(),
+            members: vec![member],
+            buffers: Vec::new(),
+            has_reduction: nest.is_reduction(),
+            work,
+        };
+        cluster.buffers = cluster.collect_buffers();
+        cluster
+    }
+
+    fn collect_buffers(&self) -> Vec<BufferUse> {
+        let mut uses: Vec<BufferUse> = Vec::new();
+        for (m, member) in self.members.iter().enumerate() {
+            for (a, access) in member.accesses.iter().enumerate() {
+                let at = (m as u16, a as u16);
+                match uses.iter_mut().find(|u| u.buffer == access.buffer) {
+                    Some(entry) => entry.add(at, access.kind.writes()),
+                    None => uses.push(BufferUse {
+                        buffer: access.buffer,
+                        steps: 1,
+                        accesses: SmallVec::from_slice(&[at]),
+                        written: access.kind.writes(),
+                    }),
+                }
+            }
+        }
+        uses.sort_by_key(|u| u.buffer);
+        uses
+    }
+
+    /// First step of the program in it.
+    pub fn first_step(&self) -> StepId {
+        self.members[0].step
+    }
+
+    /// The access at a place that [`BufferUse::accesses`] names, with its member.
+    pub fn access(&self, at: (u16, u16)) -> (&Member, &Access) {
+        let member = &self.members[at.0 as usize];
+        (member, &member.accesses[at.1 as usize])
+    }
+
+    /// What it does with a buffer.
+    pub fn buffer_use(&self, buffer: BufferId) -> Option<&BufferUse> {
+        self.buffers.binary_search_by_key(&buffer, |u| u.buffer).ok().map(|k| &self.buffers[k])
+    }
+
+    /// Puts the cluster into another outer space.
+    pub fn respace(&mut self, with: &Respace) {
+        if with.is_identity(&self.outer) {
+            return;
+        }
+        let old_outer = self.outer.len();
+        for member in &mut self.members {
+            member.respace(with, old_outer);
+        }
+        self.outer = with.digits[..with.outer].iter().map(|d| d.extent).collect();
+    }
+
+    /// The union of two clusters over one outer space. Members come in program order.
+    pub fn union(mut self, other: Cluster) -> Cluster {
+        debug_assert_eq!(self.outer, other.outer);
+        self.has_reduction |= other.has_reduction;
+        self.work = self.work.saturating_add(other.work);
+        let in_order = self.members.last().map(|m| m.step) < other.members.first().map(|m| m.step);
+        let moved = self.members.len() as u16;
+        self.members.extend(other.members);
+        if in_order {
+            self.buffers = merge_uses(self.buffers, other.buffers, moved);
+            return self;
+        }
+        self.members.sort_by_key(|m| m.step);
+        self.buffers = self.collect_buffers();
+        self
+    }
+}
+
+impl BufferUse {
+    fn add(&mut self, at: (u16, u16), writes: bool) {
+        if self.accesses.last().is_none_or(|last| last.0 != at.0) {
+            self.steps += 1;
+        }
+        self.accesses.push(at);
+        self.written |= writes;
+    }
+}
+
+/// Merges two sorted lists; members of the second list are `moved` further back.
+fn merge_uses(first: Vec<BufferUse>, second: Vec<BufferUse>, moved: u16) -> Vec<BufferUse> {
+    let mut out = Vec::with_capacity(first.len() + second.len());
+    let mut first = first.into_iter().peekable();
+    for mut entry in second {
+        for at in &mut entry.accesses {
+            at.0 += moved;
+        }
+        while first.peek().is_some_and(|f| f.buffer < entry.buffer) {
+            out.extend(first.next());
+        }
+        if first.peek().is_some_and(|f| f.buffer == entry.buffer) {
+            let mut joint = first.next().expect("peeked");
+            joint.steps += entry.steps;
+            joint.written |= entry.written;
+            joint.accesses.extend(entry.accesses);
+            entry = joint;
+        }
+        out.push(entry);
+    }
+    out.extend(first);
+    out
+}
+
+/// Another outer space for a cluster: every new digit is a part of one old digit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Respace {
+    /// New digits: first those of the new outer space, then those that every member gets as inner digits, ahead
+    /// of its own.
+    pub digits: SmallVec<[NewDigit; 6]>,
+    /// How many of them are outer.
+    pub outer: usize,
+    /// Whether the new digits are parts of the members' inner digits too, and nothing of those is left. All
+    /// members must then have the same inner space.
+    pub takes_inner: bool,
+    /// New outer digits that run further than the old ones, with the old extent.
+    pub padded: SmallVec<[(usize, Size); 1]>,
+}
+
+/// A part of an old digit: `old = Σ weight·new` over all parts of it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct NewDigit {
+    /// Number of the old digit, outer ones first.
+    pub from: usize,
+    /// What one step of the new digit is worth in the old one.
+    pub weight: Size,
+    /// Number of steps.
+    pub extent: Size,
+}
+
+impl Respace {
+    /// New digits that are parts of outer ones.
+    pub fn of_outer(digits: SmallVec<[NewDigit; 6]>, outer: usize) -> Respace {
+        Respace { digits, outer, takes_inner: false, padded: SmallVec::new() }
+    }
+
+    /// The space as it is.
+    pub fn identity(outer: &[Size]) -> Respace {
+        let digits = outer
+            .iter()
+            .enumerate()
+            .map(|(from, extent)| NewDigit { from, weight: Size::ONE, extent: *extent })
+            .collect();
+        Respace::of_outer(digits, outer.len())
+    }
+
+    /// Whether nothing changes for a cluster of this outer space.
+    pub fn is_identity(&self, outer: &[Size]) -> bool {
+        !self.takes_inner
+            && self.outer == self.digits.len()
+            && self.outer == outer.len()
+            && self.digits.iter().enumerate().all(|(k, d)| d.from == k && d.extent == outer[k])
+    }
+
+    /// Whether the iterations stay in the order that they had: the new digits, outer and inner, run through the
+    /// old ones' parts from the most significant to the least.
+    pub fn keeps_order(&self) -> bool {
+        self.digits.windows(2).all(|w| {
+            w[0].from < w[1].from
+                || (w[0].from == w[1].from && crate::access::larger(w[0].weight, w[1].weight))
+        })
+    }
+
+    /// Whether old outer digits become inner ones.
+    pub fn demotes(&self) -> bool {
+        self.outer < self.digits.len()
+    }
+
+    /// Extents of the digits that become inner.
+    pub fn demoted(&self) -> impl Iterator<Item = Size> + '_ {
+        self.digits[self.outer..].iter().map(|d| d.extent)
+    }
+
+    /// Strides of an access over the new digits: outer, demoted, then the member's own inner digits.
+    pub fn strides(&self, place: &Strided, old_outer: usize) -> PerDigit {
+        self.digits
+            .iter()
+            .map(|d| place.strides[d.from] * d.weight)
+            .chain(self.kept(&place.strides, old_outer).iter().copied())
+            .collect()
+    }
+
+    /// Extents of a member's inner digits after the change.
+    pub fn inner(&self, member: &Member) -> PerDigit {
+        self.demoted().chain(self.kept(&member.inner, 0).iter().copied()).collect()
+    }
+
+    /// What stays of a list with one entry for each digit, from the first inner one on.
+    fn kept<'a, T>(&self, list: &'a [T], first_inner: usize) -> &'a [T] {
+        if self.takes_inner { &[] } else { &list[first_inner..] }
+    }
+}
+
+impl Member {
+    fn respace(&mut self, with: &Respace, old_outer: usize) {
+        self.inner = with.inner(self);
+        self.reduced = with
+            .digits
+            .iter()
+            .map(|d| self.reduced[d.from])
+            .chain(with.kept(&self.reduced, old_outer).iter().copied())
+            .collect();
+        for access in &mut self.accesses {
+            if let Some(place) = &mut access.place {
+                place.strides = with.strides(place, old_outer);
+            }
+        }
+        let rewrite = |index: &Index| {
+            let mut out = Index::constant(index.offset);
+            for (atom, stride) in &index.terms {
+                let IndexAtom::Loop(old) = atom else { unreachable!("loop maps are affine in the digits") };
+                let old = old.0 as usize;
+                if old >= old_outer && !with.takes_inner {
+                    let new = LoopVar((old - old_outer + with.digits.len()) as u16);
+                    out.add_term(IndexAtom::Loop(new), *stride);
+                    continue;
+                }
+                for (k, digit) in with.digits.iter().enumerate().filter(|(_, d)| d.from == old) {
+                    out.add_term(IndexAtom::Loop(LoopVar(k as u16)), *stride * digit.weight);
+                }
+            }
+            out
+        };
+        for index in &mut self.loops {
+            *index = rewrite(index);
+        }
+        for guard in &mut self.guards {
+            guard.index = rewrite(&guard.index);
+        }
+        for (digit, extent) in &with.padded {
+            self.guards.push(Guard { index: Index::of_loop(LoopVar(*digit as u16)), extent: *extent });
+        }
+    }
+
+    /// Whether its reductions run over any digit.
+    pub fn reduces(&self) -> bool {
+        self.reduced.iter().any(|r| *r)
+    }
+}

@@ -1,0 +1,361 @@
+//! What a fusion is worth: bytes of memory traffic that it removes, and what makes it not worth having.
+
+use loafc_ir::nest::{BufferId, BufferSource, NestProgram, Output, Step};
+use loafc_ir::size::Size;
+use smallvec::SmallVec;
+
+use crate::access::{Access, AccessKind, accesses_of};
+use crate::alignment::Alignment;
+use crate::cluster::{Cluster, Respace};
+use crate::legality::{Placed, conflict, place, shared_buffers, within};
+use crate::log::Reason;
+use crate::options::{
+    CACHED_BYTES, FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS, MIN_OUTER, PARALLEL_WORK, SERIAL_WORK,
+};
+
+/// How much worse an element is that is touched alone than one that comes with its cache line. The lines of a
+/// tile stay in the first-level cache, so it is less than the line's length.
+const UNCOALESCED_FACTOR: i64 = 4;
+
+/// What the scheduler knows of the whole program.
+pub struct Facts<'a> {
+    /// The program.
+    pub program: &'a NestProgram,
+    /// Settings.
+    pub options: &'a FuseOptions,
+    /// For each buffer, how many steps touch it; [`u32::MAX`] if it must exist outside of kernels.
+    users: Vec<u32>,
+}
+
+impl<'a> Facts<'a> {
+    /// Collects them.
+    pub fn new(program: &'a NestProgram, options: &'a FuseOptions) -> Self {
+        let mut users = vec![0u32; program.buffers.len()];
+        for step in &program.steps {
+            match step {
+                Step::Nest(nest) => {
+                    let mut seen: SmallVec<[BufferId; 8]> = SmallVec::new();
+                    for op in &nest.body.ops {
+                        let (loafc_ir::nest::Op::Load { buffer, .. }
+                        | loafc_ir::nest::Op::Store { buffer, .. }) = op
+                        else {
+                            continue;
+                        };
+                        if !seen.contains(buffer) {
+                            seen.push(*buffer);
+                            let count = &mut users[buffer.0 as usize];
+                            *count = count.saturating_add(1);
+                        }
+                    }
+                }
+                Step::Extern(call) => {
+                    let views = call.tensors.iter().chain(call.results.iter().flatten());
+                    views.for_each(|view| users[view.buffer.0 as usize] = u32::MAX);
+                }
+            }
+        }
+        for output in &program.outputs {
+            if let Output::Tensor(view) = output {
+                users[view.buffer.0 as usize] = u32::MAX;
+            }
+        }
+        for (buffer, count) in program.buffers.iter().zip(&mut users) {
+            if buffer.source != BufferSource::Owned {
+                *count = u32::MAX;
+            }
+        }
+        Facts { program, options, users }
+    }
+
+    /// Whether the buffer lives only between nests, and these many steps are all that touch it.
+    pub fn is_internal(&self, buffer: BufferId, steps: u32) -> bool {
+        self.users[buffer.0 as usize] == steps
+    }
+
+    fn hint(&self, size: Size) -> i64 {
+        size.hint(&self.program.hints)
+    }
+
+    fn capacity(&self, buffer: BufferId) -> i64 {
+        let memory = self.program.buffer(buffer);
+        self.hint(memory.len).saturating_mul(memory.dtype.bytes() as i64)
+    }
+
+    /// Bytes that a nest moves when it is a kernel of its own.
+    pub fn nest_bytes(&self, step: usize) -> i64 {
+        let Step::Nest(nest) = &self.program.steps[step] else { return 0 };
+        let cluster_accesses = accesses_of(nest, self.program);
+        let mut seen: SmallVec<[(BufferId, bool, i64); 8]> = SmallVec::new();
+        for access in &cluster_accesses {
+            let writes = access.kind.writes();
+            match seen.iter_mut().find(|s| s.0 == access.buffer && s.1 == writes) {
+                Some(entry) => entry.2 += access.bytes,
+                None => seen.push((access.buffer, writes, access.bytes)),
+            }
+        }
+        seen.iter().map(|(buffer, _, bytes)| (*bytes).min(self.capacity(*buffer))).sum()
+    }
+}
+
+/// What a fusion brings.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Score {
+    /// Bytes of memory traffic that it removes.
+    pub saved: i64,
+    /// Clusters whose loops are reordered for it.
+    pub reorderings: usize,
+}
+
+/// Bytes below which a fusion is not looked at any further.
+fn threshold(facts: &Facts) -> i64 {
+    facts.options.score_fusion_memory_threshold.max(1)
+}
+
+/// Limits that hold whatever the alignment.
+pub fn within_limits(facts: &Facts, first: &Cluster, second: &Cluster) -> Result<(), Reason> {
+    if first.members.len() + second.members.len() > facts.options.max_fusion_size {
+        return Err(Reason::GroupTooLarge);
+    }
+    if first.buffers.len() + second.buffers.len() > MAX_KERNEL_BUFFERS
+        && external_buffers(facts, first, second) > MAX_KERNEL_BUFFERS
+    {
+        return Err(Reason::TooManyBuffers);
+    }
+    Ok(())
+}
+
+fn external_buffers(facts: &Facts, first: &Cluster, second: &Cluster) -> usize {
+    let mine = first.buffers.iter().filter(|u| {
+        let theirs = second.buffer_use(u.buffer).map_or(0, |s| s.steps);
+        !facts.is_internal(u.buffer, u.steps + theirs)
+    });
+    let theirs = second
+        .buffers
+        .iter()
+        .filter(|u| first.buffer_use(u.buffer).is_none() && !facts.is_internal(u.buffer, u.steps));
+    mine.count() + theirs.count()
+}
+
+/// The score of fusing two clusters under an alignment, or why they may not or should not be fused.
+pub fn evaluate(
+    facts: &Facts,
+    first: &Cluster,
+    second: &Cluster,
+    alignment: &Alignment,
+) -> Result<Score, Reason> {
+    if let Some(conflict) = conflict(first, second, alignment) {
+        return Err(conflict.into());
+    }
+    let saved = saved_bytes(facts, first, second, alignment);
+    if saved <= 0 {
+        return Err(Reason::NothingShared);
+    }
+    if saved < threshold(facts) {
+        return Err(Reason::BelowThreshold { saved });
+    }
+    let unchanged = alignment.first.is_identity(&first.outer) && alignment.second.is_identity(&second.outer);
+    if unchanged {
+        return Ok(Score { saved, reorderings: 0 });
+    }
+    keeps_parallelism(facts, first, second, alignment)?;
+    keeps_working_set(facts, first, &alignment.first)?;
+    keeps_working_set(facts, second, &alignment.second)?;
+    let lost = uncoalesced(first, second, alignment).saturating_mul(UNCOALESCED_FACTOR);
+    if lost >= saved {
+        return Err(Reason::Uncoalesced { saved, lost });
+    }
+    Ok(Score { saved: saved - lost, reorderings: alignment.reorderings() })
+}
+
+/// Whether fusing two clusters without outer loops would leave long work to one thread: a reduction can be cut
+/// into parts for all of them, but what waits for its result can't run beside it.
+pub fn serializes(first: &Cluster, second: &Cluster) -> bool {
+    first.work.min(second.work) > SERIAL_WORK && has_barrier(first, second)
+}
+
+fn iterations(facts: &Facts, extents: impl Iterator<Item = Size>) -> i64 {
+    extents.map(|e| facts.hint(e)).fold(1, i64::saturating_mul)
+}
+
+fn keeps_parallelism(
+    facts: &Facts,
+    first: &Cluster,
+    second: &Cluster,
+    alignment: &Alignment,
+) -> Result<(), Reason> {
+    let outer = iterations(facts, alignment.outer());
+    let before = [first, second].map(|c| iterations(facts, c.outer.iter().copied()));
+    let work = first.work.saturating_add(second.work);
+    let fewer = outer < before[0].max(before[1]);
+    if fewer && outer < MIN_OUTER && work >= PARALLEL_WORK {
+        return Err(Reason::TooLittleParallelism { outer });
+    }
+    Ok(())
+}
+
+/// A cluster that reads its row again in a later stage must still find it in the cache when outer digits become
+/// inner ones.
+fn keeps_working_set(facts: &Facts, cluster: &Cluster, with: &Respace) -> Result<(), Reason> {
+    if !with.demotes() || !cluster.has_reduction || cluster.members.len() < 2 {
+        return Ok(());
+    }
+    for entry in cluster.buffers.iter().filter(|u| u.accesses.len() > 1) {
+        for at in &entry.accesses {
+            let (member, access) = cluster.access(*at);
+            let Some(placed) = place(cluster, member, access, with) else { continue };
+            let bytes = footprint(facts, &placed, access.item);
+            if bytes > CACHED_BYTES {
+                return Err(Reason::WorkingSetTooLarge { bytes });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that one outer iteration touches. Where no inner digit is contiguous, each element brings its line.
+fn footprint(facts: &Facts, placed: &Placed, item: i64) -> i64 {
+    let (strides, extents) = placed.inner_terms();
+    let touched = iterations(facts, strides.iter().zip(extents).filter(|(s, _)| !s.is(0)).map(|(_, e)| *e));
+    let contiguous = strides.iter().any(|s| s.is(1)) || touched == 1;
+    touched.saturating_mul(if contiguous { item } else { item.max(LINE_BYTES) })
+}
+
+/// Traffic of both clusters apart, less that of the union.
+fn saved_bytes(facts: &Facts, first: &Cluster, second: &Cluster, alignment: &Alignment) -> i64 {
+    let barrier = has_barrier(first, second);
+    shared_buffers(first, second)
+        .map(|(mine, theirs)| {
+            let apart = alone(facts, first, mine) + alone(facts, second, theirs);
+            apart
+                - traffic(
+                    facts,
+                    &[(first, mine, &alignment.first), (second, theirs, &alignment.second)],
+                    barrier,
+                )
+        })
+        .sum()
+}
+
+/// Traffic of one buffer in a cluster.
+fn alone(facts: &Facts, cluster: &Cluster, at: usize) -> i64 {
+    let entry = &cluster.buffers[at];
+    if entry.accesses.len() == 1 {
+        let (_, access) = cluster.access(entry.accesses[0]);
+        let internal = access.kind.writes() && facts.is_internal(entry.buffer, entry.steps);
+        return if internal { 0 } else { access.bytes };
+    }
+    traffic(facts, &[(cluster, at, &Respace::identity(&cluster.outer))], false)
+}
+
+/// Traffic of a whole cluster.
+pub fn cluster_bytes(facts: &Facts, cluster: &Cluster) -> i64 {
+    (0..cluster.buffers.len()).map(|at| alone(facts, cluster, at)).sum()
+}
+
+/// Whether one cluster needs what a reduction of the other one gives: then what they share is passed twice.
+fn has_barrier(first: &Cluster, second: &Cluster) -> bool {
+    if !first.has_reduction && !second.has_reduction {
+        return false;
+    }
+    shared_buffers(first, second).any(|(mine, theirs)| {
+        let written_late = |cluster: &Cluster, at: usize| {
+            cluster.buffers[at].accesses.iter().any(|a| {
+                let (member, access) = cluster.access(*a);
+                access.kind.writes() && member.reduces()
+            })
+        };
+        written_late(first, mine) || written_late(second, theirs)
+    })
+}
+
+/// Elements that are fetched or stored together.
+struct Class<'a> {
+    placed: Option<Placed>,
+    access: &'a Access,
+    /// Whether the kernel makes them itself before it reads them.
+    made: bool,
+    written: bool,
+}
+
+/// Bytes that cross between memory and the kernel for one buffer: reads once where they are of the same outer
+/// iteration and still in the cache, writes unless nothing outside needs them.
+fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) -> i64 {
+    let mut accesses: SmallVec<[(loafc_ir::nest::StepId, &Access, Option<Placed>); 6]> = SmallVec::new();
+    let mut steps = 0;
+    for (cluster, at, with) in sides {
+        let entry = &cluster.buffers[*at];
+        steps += entry.steps;
+        for at in &entry.accesses {
+            let (member, access) = cluster.access(*at);
+            accesses.push((member.step, access, place(cluster, member, access, with)));
+        }
+    }
+    accesses.sort_by_key(|a| a.0);
+    let buffer = accesses[0].1.buffer;
+    let mut classes: SmallVec<[Class; 4]> = SmallVec::new();
+    let mut partial = false;
+    for (_, access, placed) in accesses {
+        partial |= access.kind == AccessKind::PartialWrite;
+        let same = classes.iter_mut().find(|c| coincide(facts, c, &placed, access.item, barrier));
+        match same {
+            Some(class) => {
+                class.written |= access.kind.writes();
+                if access.bytes > class.access.bytes {
+                    class.access = access;
+                    class.placed = placed;
+                }
+            }
+            None => classes.push(Class {
+                placed,
+                access,
+                made: access.kind == AccessKind::Write,
+                written: access.kind.writes(),
+            }),
+        }
+    }
+    let capacity = facts.capacity(buffer);
+    let sum = |filter: &dyn Fn(&Class) -> bool| {
+        classes.iter().filter(|c| filter(c)).map(|c| c.access.bytes).sum::<i64>().min(capacity)
+    };
+    let local = facts.is_internal(buffer, steps) && !partial && classes.len() == 1 && classes[0].made;
+    let written = if local { 0 } else { sum(&|c| c.written) };
+    sum(&|c| !c.made) + written
+}
+
+fn coincide(facts: &Facts, class: &Class, placed: &Option<Placed>, item: i64, barrier: bool) -> bool {
+    let (Some(a), Some(b)) = (&class.placed, placed) else { return false };
+    if !within(a, b) && !within(b, a) {
+        return false;
+    }
+    let one_pass = !barrier && a.offset == b.offset && a.strides == b.strides && a.inner == b.inner;
+    one_pass || footprint(facts, a, item).max(footprint(facts, b, item)) <= CACHED_BYTES
+}
+
+/// Bytes of accesses that were contiguous along one of the two digits that a kernel can tile, and are no more.
+/// Inner digits count as one: each stage tiles its own.
+fn uncoalesced(first: &Cluster, second: &Cluster, alignment: &Alignment) -> i64 {
+    let identity = [Respace::identity(&first.outer), Respace::identity(&second.outer)];
+    let before = uncovered(&[(first, &identity[0])]) + uncovered(&[(second, &identity[1])]);
+    let after = uncovered(&[(first, &alignment.first), (second, &alignment.second)]);
+    (after - before).max(0)
+}
+
+const INNER: usize = usize::MAX;
+
+fn uncovered(sides: &[(&Cluster, &Respace)]) -> i64 {
+    let mut by_digit: SmallVec<[(usize, i64); 6]> = SmallVec::new();
+    for (cluster, with) in sides {
+        for access in cluster.members.iter().flat_map(|m| &m.accesses) {
+            let Some(place) = &access.place else { continue };
+            let strides = with.strides(place, cluster.outer.len());
+            let Some(digit) = strides.iter().position(|s| s.is(1)) else { continue };
+            let digit = if digit < with.outer { digit } else { INNER };
+            match by_digit.iter_mut().find(|d| d.0 == digit) {
+                Some(entry) => entry.1 += access.bytes,
+                None => by_digit.push((digit, access.bytes)),
+            }
+        }
+    }
+    by_digit.sort_by_key(|d| std::cmp::Reverse(d.1));
+    by_digit.iter().skip(2).map(|d| d.1).sum()
+}

@@ -1,0 +1,135 @@
+//! Whether two clusters may share an outer space: whatever one writes and the other touches must be the same
+//! elements in the same outer iteration.
+//!
+//! Memory dependencies (read after write, write after write) and weak ones (write after read) are looked at
+//! alike, every time, on the accesses themselves; nothing is remembered from an earlier round, so none can be
+//! forgotten.
+
+use loafc_ir::nest::BufferId;
+use loafc_ir::size::Size;
+
+use crate::access::{Access, AccessKind, PerDigit, embed};
+use crate::alignment::Alignment;
+use crate::cluster::{Cluster, Member, Respace};
+
+/// Why two clusters may not share a space.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// The reader needs elements that another outer iteration writes.
+    Memory(BufferId),
+    /// The writer overwrites what another outer iteration still reads.
+    Weak(BufferId),
+    /// It is not known which elements are touched.
+    Opaque(BufferId),
+}
+
+/// An access as it is under an alignment.
+pub struct Placed {
+    /// Strides over outer digits, then over the member's inner ones.
+    pub strides: PerDigit,
+    /// Extents of the inner digits.
+    pub inner: PerDigit,
+    /// Element at which all digits are zero.
+    pub offset: Size,
+    /// Number of outer digits.
+    pub outer: usize,
+}
+
+impl Placed {
+    /// Strides over the inner digits, and their extents.
+    pub fn inner_terms(&self) -> (&[Size], &[Size]) {
+        (&self.strides[self.outer..], &self.inner)
+    }
+}
+
+/// An access under a respacing of its cluster; `None` if it is not affine.
+pub fn place(cluster: &Cluster, member: &Member, access: &Access, with: &Respace) -> Option<Placed> {
+    let place = access.place.as_ref()?;
+    Some(Placed {
+        strides: with.strides(place, cluster.outer.len()),
+        inner: with.inner(member),
+        offset: place.offset,
+        outer: with.outer,
+    })
+}
+
+/// Whether the outer digits move both accesses alike.
+pub fn same_outer(a: &Placed, b: &Placed) -> bool {
+    a.strides[..a.outer] == b.strides[..b.outer]
+}
+
+/// Whether each outer iteration of `inner` stays within what the same iteration of `outer` touches.
+pub fn within(inner: &Placed, outer: &Placed) -> bool {
+    if !same_outer(inner, outer) {
+        return false;
+    }
+    (inner.offset == outer.offset && inner.inner_terms() == outer.inner_terms())
+        || embed(inner.inner_terms(), outer.inner_terms(), inner.offset - outer.offset).is_some()
+}
+
+/// Looks for a conflict between two clusters under an alignment.
+pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Option<Conflict> {
+    for (mine, theirs) in shared_buffers(first, second) {
+        let (a_use, b_use) = (&first.buffers[mine], &second.buffers[theirs]);
+        if !a_use.written && !b_use.written {
+            continue;
+        }
+        for a in &a_use.accesses {
+            let (a_member, a_access) = first.access(*a);
+            for b in &b_use.accesses {
+                let (b_member, b_access) = second.access(*b);
+                if !a_access.kind.writes() && !b_access.kind.writes() {
+                    continue;
+                }
+                let placed = (
+                    place(first, a_member, a_access, &alignment.first),
+                    place(second, b_member, b_access, &alignment.second),
+                );
+                let (Some(pa), Some(pb)) = placed else {
+                    if alignment.first.outer == 0 {
+                        continue;
+                    }
+                    return Some(Conflict::Opaque(a_use.buffer));
+                };
+                let earlier_reads = if a_member.step < b_member.step {
+                    a_access.kind == AccessKind::Read
+                } else {
+                    b_access.kind == AccessKind::Read
+                };
+                let fine = alignment.first.outer == 0
+                    || if a_access.kind.writes() { within(&pb, &pa) } else { within(&pa, &pb) };
+                if !fine {
+                    let buffer = a_use.buffer;
+                    return Some(if earlier_reads {
+                        Conflict::Weak(buffer)
+                    } else {
+                        Conflict::Memory(buffer)
+                    });
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Positions, in either cluster's list, of the buffers that both use.
+pub fn shared_buffers<'a>(
+    first: &'a Cluster,
+    second: &'a Cluster,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let (mut i, mut j) = (0, 0);
+    std::iter::from_fn(move || {
+        while i < first.buffers.len() && j < second.buffers.len() {
+            match first.buffers[i].buffer.cmp(&second.buffers[j].buffer) {
+                std::cmp::Ordering::Less => i += 1,
+                std::cmp::Ordering::Greater => j += 1,
+                std::cmp::Ordering::Equal => {
+                    i += 1;
+                    j += 1;
+                    return Some((i - 1, j - 1));
+                }
+            }
+        }
+        None
+    })
+}

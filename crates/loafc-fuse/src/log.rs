@@ -1,0 +1,298 @@
+//! The decision log: one record for every pair that the scheduler looked at, with one reason. The report, its
+//! JSON, the page and the tests all read this one structure.
+
+use std::fmt;
+use std::sync::Arc;
+
+use loafc_ir::nest::BufferId;
+use serde::Serialize;
+
+use crate::legality::Conflict;
+
+/// Part of the scheduler's run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Round {
+    /// Only natural alignments.
+    Regular,
+    /// Reordering, re-indexing, mixed reduction orders, padding.
+    Final,
+}
+
+/// How two clusters were brought to one space.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Split and merge loops; the order of iterations stays.
+    Natural,
+    /// Loops in another order.
+    Reorder,
+    /// One runs in a part of the other's space.
+    Pad,
+    /// Reductions over different loops, through partial results.
+    MixedReductions,
+    /// Little work, done by one thread in one go.
+    Serial,
+}
+
+/// Why a pair was fused or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    /// Fused: this many bytes of memory traffic less.
+    Fused {
+        /// Bytes, less what became uncoalesced.
+        saved: i64,
+    },
+    /// They touch nothing in common that one pass could share.
+    NothingShared,
+    /// The fusion would save less than `score_fusion_memory_threshold`.
+    BelowThreshold {
+        /// Bytes it would save.
+        saved: i64,
+    },
+    /// Loops can't be brought to one space.
+    NoCommonSpace,
+    /// The reader needs elements that another iteration of the writer makes.
+    OtherIteration {
+        /// Where.
+        buffer: u32,
+    },
+    /// One overwrites what another iteration of the other one still reads.
+    WeakDependency {
+        /// Where.
+        buffer: u32,
+    },
+    /// Which elements are touched is not known before the program runs.
+    OpaqueIndex {
+        /// Where.
+        buffer: u32,
+    },
+    /// Something must run between them.
+    Cycle,
+    /// Too much lies between them in the program to rule out a cycle.
+    TooFarApart,
+    /// More nests than `max_fusion_size`.
+    GroupTooLarge,
+    /// More memory streams than one kernel should have.
+    TooManyBuffers,
+    /// Too few outer iterations would be left for the threads.
+    TooLittleParallelism {
+        /// Outer iterations.
+        outer: i64,
+    },
+    /// A row that a later stage reads again would no longer fit the cache.
+    WorkingSetTooLarge {
+        /// Bytes of one outer iteration.
+        bytes: i64,
+    },
+    /// What is saved would be lost again by accesses that are no longer contiguous.
+    Uncoalesced {
+        /// Bytes saved.
+        saved: i64,
+        /// What the scattered accesses cost, in bytes.
+        lost: i64,
+    },
+    /// The loop order would make outer loops of a reduction inner ones.
+    ReductionWouldSpread,
+    /// Another fusion took one of the two first.
+    Superseded,
+    /// `stop_after_fusion` was reached.
+    Stopped,
+}
+
+impl Reason {
+    /// Whether the pair was fused.
+    pub fn is_fused(&self) -> bool {
+        matches!(self, Reason::Fused { .. })
+    }
+}
+
+impl From<Conflict> for Reason {
+    fn from(conflict: Conflict) -> Reason {
+        match conflict {
+            Conflict::Memory(BufferId(buffer)) => Reason::OtherIteration { buffer },
+            Conflict::Weak(BufferId(buffer)) => Reason::WeakDependency { buffer },
+            Conflict::Opaque(BufferId(buffer)) => Reason::OpaqueIndex { buffer },
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Fused { saved } => write!(f, "fused, saves {saved} bytes"),
+            Reason::NothingShared => f.write_str("nothing that one pass could share"),
+            Reason::BelowThreshold { saved } => {
+                write!(f, "saves only {saved} bytes, below score_fusion_memory_threshold")
+            }
+            Reason::NoCommonSpace => f.write_str("the loops have no common space"),
+            Reason::OtherIteration { buffer } => {
+                write!(f, "an iteration reads what another one writes to b{buffer}")
+            }
+            Reason::WeakDependency { buffer } => {
+                write!(f, "an iteration overwrites what another one still reads from b{buffer}")
+            }
+            Reason::OpaqueIndex { buffer } => {
+                write!(f, "which elements of b{buffer} are touched is not known")
+            }
+            Reason::Cycle => f.write_str("something must run between the two"),
+            Reason::TooFarApart => f.write_str("too much lies between the two to rule out a cycle"),
+            Reason::GroupTooLarge => f.write_str("more nests than max_fusion_size"),
+            Reason::TooManyBuffers => f.write_str("more buffers than one kernel should stream"),
+            Reason::TooLittleParallelism { outer } => {
+                write!(f, "only {outer} outer iterations would be left for the threads")
+            }
+            Reason::WorkingSetTooLarge { bytes } => {
+                write!(f, "a row of {bytes} bytes would no longer be cached when it is read again")
+            }
+            Reason::Uncoalesced { saved, lost } => {
+                write!(f, "saves {saved} bytes, but scattered accesses cost as much as {lost}")
+            }
+            Reason::ReductionWouldSpread => {
+                f.write_str("would spread a reduction's outer loops over its rows")
+            }
+            Reason::Superseded => f.write_str("one of the two was fused with another first"),
+            Reason::Stopped => f.write_str("stop_after_fusion was reached"),
+        }
+    }
+}
+
+/// One pair that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// When.
+    pub round: Round,
+    /// How they would share a space.
+    pub method: Method,
+    /// The one that is earlier in the program.
+    pub first: u32,
+    /// The other.
+    pub second: u32,
+    /// The cluster that they became, if they were fused.
+    pub merged: Option<u32>,
+    /// Score under the natural alignment, in bytes; zero where that is not possible.
+    pub natural_score: i64,
+    /// Score under the alignment that was chosen, in bytes.
+    pub score: i64,
+    /// Clusters whose loops were reordered for it.
+    pub reorderings: usize,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What a cluster is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ClusterOrigin {
+    /// A step of the program.
+    Step {
+        /// Which.
+        step: u32,
+        /// Name of the nest or operator.
+        name: Arc<str>,
+        /// Whether it is a call into a library, which never fuses.
+        is_extern: bool,
+        /// Loops, for people.
+        space: String,
+        /// Lines of the user's source.
+        source: Vec<String>,
+        /// Bytes it moves alone.
+        bytes: i64,
+    },
+    /// Two clusters fused.
+    Fused {
+        /// One.
+        first: u32,
+        /// The other.
+        second: u32,
+    },
+}
+
+/// A kernel of the final schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KernelSummary {
+    /// Name for people.
+    pub name: Arc<str>,
+    /// The cluster that it was.
+    pub cluster: u32,
+    /// Steps of the program in it.
+    pub steps: Vec<u32>,
+    /// Extents of the outer space, for people.
+    pub outer: String,
+    /// Number of stages.
+    pub stages: usize,
+    /// Bytes between memory and kernel.
+    pub bytes: i64,
+}
+
+/// All that the scheduler decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DecisionLog {
+    /// Version of this structure as JSON; changes when a field's meaning does.
+    pub version: u32,
+    /// Clusters by number: first one for each step, then one for each fusion.
+    pub clusters: Vec<ClusterOrigin>,
+    /// Every pair that was looked at, in order.
+    pub records: Vec<Record>,
+    /// Kernels of the final schedule in the order in which they run.
+    pub kernels: Vec<KernelSummary>,
+    /// Kernels that would run if the final round had not been made.
+    pub kernels_before_final_round: usize,
+    /// Bytes between memory and kernels in the final schedule.
+    pub bytes: i64,
+    /// The same before the final round.
+    pub bytes_before_final_round: i64,
+    /// Extern calls.
+    pub extern_calls: usize,
+    /// Names of buffers by number.
+    pub buffers: Vec<Arc<str>>,
+}
+
+impl DecisionLog {
+    /// Version of the JSON form.
+    pub const VERSION: u32 = 1;
+
+    /// Fusions that reordered loops, in all rounds.
+    pub fn loop_reorderings(&self) -> usize {
+        self.records.iter().filter(|r| r.reason.is_fused()).map(|r| r.reorderings).sum()
+    }
+
+    /// Fusions that were made.
+    pub fn fusions(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|r| r.reason.is_fused())
+    }
+
+    /// Steps of a cluster, in program order.
+    pub fn steps_of(&self, cluster: u32) -> Vec<u32> {
+        let mut steps = Vec::new();
+        let mut open = vec![cluster];
+        while let Some(c) = open.pop() {
+            match &self.clusters[c as usize] {
+                ClusterOrigin::Step { step, .. } => steps.push(*step),
+                ClusterOrigin::Fused { first, second } => open.extend([*first, *second]),
+            }
+        }
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Name of a cluster for people: its first steps' names.
+    pub fn name_of(&self, cluster: u32) -> String {
+        let steps = self.steps_of(cluster);
+        let mut name: Vec<&str> = Vec::new();
+        for step in steps.iter().take(3) {
+            if let ClusterOrigin::Step { name: n, .. } = &self.clusters[*step as usize] {
+                name.push(n);
+            }
+        }
+        let more = steps.len().saturating_sub(3);
+        let joined = name.join(" + ");
+        if more > 0 { format!("{joined} + {more} more") } else { joined }
+    }
+
+    /// JSON text of the whole log.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("the log holds only strings and numbers")
+    }
+}

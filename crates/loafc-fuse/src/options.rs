@@ -1,0 +1,65 @@
+//! What a user can set of the scheduler, and the limits that keep kernels and compile times sane.
+
+/// Settings of the scheduler. Names are TorchInductor's where they mean the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FuseOptions {
+    /// Whether the final round runs.
+    pub loop_ordering_after_fusion: bool,
+    /// Whether reductions over different loops may share one pass through partial results.
+    pub mixed_reduction_orders: bool,
+    /// Most nests in one kernel.
+    pub max_fusion_size: usize,
+    /// Fusions that save fewer bytes than this are not made.
+    pub score_fusion_memory_threshold: i64,
+    /// Stop after this many fusions, to bisect a wrong result.
+    pub stop_after_fusion: Option<usize>,
+    /// Take candidates in random order from this seed: results must stay right whatever is fused first.
+    pub fusion_chaos_seed: Option<u64>,
+}
+
+impl Default for FuseOptions {
+    fn default() -> Self {
+        FuseOptions {
+            loop_ordering_after_fusion: true,
+            mixed_reduction_orders: true,
+            max_fusion_size: 64,
+            score_fusion_memory_threshold: 10,
+            stop_after_fusion: None,
+            fusion_chaos_seed: None,
+        }
+    }
+}
+
+/// Most buffers in program memory that one kernel touches: more streams than this defeat the hardware
+/// prefetcher and the TLB.
+pub const MAX_KERNEL_BUFFERS: usize = 64;
+
+/// Bytes of a buffer that one outer iteration may touch for a later stage to find them in the cache again:
+/// the second-level cache of current server cores holds 1 to 2 MiB.
+pub const CACHED_BYTES: i64 = 1 << 20;
+
+/// Columns that one outer iteration drags along when its rows are not contiguous: a cache line's worth.
+pub const LINE_BYTES: i64 = 64;
+
+/// Element-iterations up to which one thread is as fast as several; such work may lose its outer loops.
+pub const SERIAL_WORK: i64 = 32 << 10;
+
+/// Element-iterations from which a kernel must keep [`MIN_OUTER`] outer iterations for the threads.
+pub const PARALLEL_WORK: i64 = 1 << 20;
+
+/// See [`PARALLEL_WORK`].
+pub const MIN_OUTER: i64 = 16;
+
+/// Neighbours in program order, among the users of a buffer, that a group is paired with on either side. A
+/// buffer that a thousand groups read would otherwise make half a million pairs.
+pub const NEIGHBOURS: usize = 8;
+
+/// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
+pub const MAX_PATH_SEARCH: usize = 1000;
+
+/// Bytes that mixed reduction orders must save to be worth a second, combining phase.
+pub const MIXED_MIN_SAVED: i64 = 64 << 10;
+
+/// Parts into which an outer space is cut for partial results. Fixed, so that results do not depend on the
+/// number of threads.
+pub const PARTIAL_CHUNKS: i64 = 16;

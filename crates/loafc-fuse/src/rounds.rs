@@ -1,0 +1,324 @@
+//! The scheduler's run: regular rounds to their fixpoint, then the final round to its own.
+//!
+//! Candidate pairs come from an index by buffer and wait in a priority queue. After a fusion only pairs with the
+//! new cluster are looked at, so a round never scans the program again. A fusion found in the final round may
+//! open regular ones, which then go first.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use loafc_ir::nest::{BufferId, Step, StepId};
+use rustc_hash::FxHashSet;
+
+use crate::cluster::Cluster;
+use crate::cost::{Facts, cluster_bytes, within_limits};
+use crate::log::{DecisionLog, Method, Reason, Record, Round};
+use crate::options::NEIGHBOURS;
+use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
+use crate::transforms::natural::Natural;
+use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
+
+/// A fusion waiting for its turn. The largest is taken first: most bytes saved, then closest in program order,
+/// then smallest numbers.
+#[derive(PartialEq, Eq)]
+struct Candidate {
+    priority: u64,
+    distance: Reverse<u32>,
+    first: Reverse<ClusterId>,
+    second: Reverse<ClusterId>,
+    natural_score: i64,
+    proposal: Proposal,
+}
+
+impl Candidate {
+    fn key(&self) -> (u64, Reverse<u32>, Reverse<ClusterId>, Reverse<ClusterId>) {
+        (self.priority, self.distance, self.first, self.second)
+    }
+}
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// Everything that a run changes.
+pub struct Scheduler<'a> {
+    facts: &'a Facts<'a>,
+    graph: &'a StepGraph,
+    order: Order<'a>,
+    /// Clusters by number; `None` for extern calls and for those that went into another.
+    clusters: Vec<Option<Cluster>>,
+    seen: [FxHashSet<(ClusterId, ClusterId)>; 2],
+    regular: BinaryHeap<Candidate>,
+    final_round: BinaryHeap<Candidate>,
+    /// State of the random order, if one is asked for.
+    chaos: Option<u64>,
+    fusions: usize,
+    log: DecisionLog,
+}
+
+/// What a run leaves behind.
+pub struct Outcome {
+    /// Clusters by number; `None` for extern calls and for those that went into another.
+    pub clusters: Vec<Option<Cluster>>,
+    /// Live clusters, extern calls among them, in the order in which they must run.
+    pub sequence: Vec<ClusterId>,
+    /// What was decided; kernels are not in it yet.
+    pub log: DecisionLog,
+}
+
+impl<'a> Scheduler<'a> {
+    /// Every step a cluster of its own.
+    pub fn new(facts: &'a Facts<'a>, graph: &'a StepGraph, log: DecisionLog) -> Self {
+        let clusters = facts
+            .program
+            .steps
+            .iter()
+            .enumerate()
+            .map(|(k, step)| match step {
+                Step::Nest(nest) => Some(Cluster::of_nest(StepId(k as u32), nest, facts.program)),
+                Step::Extern(_) => None,
+            })
+            .collect();
+        Scheduler {
+            facts,
+            graph,
+            order: Order::new(graph),
+            clusters,
+            seen: Default::default(),
+            regular: BinaryHeap::new(),
+            final_round: BinaryHeap::new(),
+            chaos: facts.options.fusion_chaos_seed.map(|seed| seed ^ 0x9e37_79b9_7f4a_7c15),
+            fusions: 0,
+            log,
+        }
+    }
+
+    /// Runs all rounds.
+    pub fn run(mut self) -> Outcome {
+        for k in 0..self.clusters.len() {
+            self.consider_neighbours(ClusterId(k as u32), Round::Regular);
+        }
+        self.drain_regular();
+        self.log.bytes_before_final_round = self.live_bytes();
+        self.log.kernels_before_final_round = self.clusters.iter().flatten().count();
+        if self.facts.options.loop_ordering_after_fusion {
+            self.run_final_round();
+        }
+        self.log.bytes = self.live_bytes();
+        Outcome { sequence: self.order.sorted(), clusters: self.clusters, log: self.log }
+    }
+
+    fn live_bytes(&self) -> i64 {
+        self.clusters.iter().flatten().map(|c| cluster_bytes(self.facts, c)).sum()
+    }
+
+    fn run_final_round(&mut self) {
+        for k in 0..self.clusters.len() {
+            self.consider_neighbours(ClusterId(k as u32), Round::Final);
+        }
+        while let Some(candidate) = self.final_round.pop() {
+            if self.take(candidate, Round::Final) {
+                self.drain_regular();
+            }
+        }
+    }
+
+    fn drain_regular(&mut self) {
+        while let Some(candidate) = self.regular.pop() {
+            self.take(candidate, Round::Regular);
+        }
+    }
+
+    fn live(&self, cluster: ClusterId) -> Option<&Cluster> {
+        self.clusters[cluster.0 as usize].as_ref()
+    }
+
+    /// Looks at the pairs of a cluster with the nearest users of each of its buffers.
+    fn consider_neighbours(&mut self, cluster: ClusterId, round: Round) {
+        let Some(own) = self.live(cluster) else { return };
+        let mut partners: Vec<ClusterId> = Vec::new();
+        for entry in &own.buffers {
+            self.collect_partners(cluster, own.first_step(), entry.buffer, &mut partners);
+        }
+        partners.sort_unstable();
+        partners.dedup();
+        for partner in partners {
+            self.consider(cluster, partner, round);
+        }
+    }
+
+    fn collect_partners(
+        &self,
+        cluster: ClusterId,
+        near: StepId,
+        buffer: BufferId,
+        partners: &mut Vec<ClusterId>,
+    ) {
+        let users = &self.graph.users[buffer.0 as usize];
+        let middle = users.partition_point(|s| *s < near);
+        let mut add = |steps: &mut dyn Iterator<Item = &StepId>| {
+            let mut found = 0;
+            for step in steps {
+                let partner = self.order.cluster_of(*step);
+                if partner == cluster || self.live(partner).is_none() {
+                    continue;
+                }
+                if partners.last() != Some(&partner) {
+                    partners.push(partner);
+                    found += 1;
+                }
+                if found == NEIGHBOURS {
+                    return;
+                }
+            }
+        };
+        add(&mut users[..middle].iter().rev());
+        add(&mut users[middle..].iter());
+        // The first user makes the buffer, if anybody here does; all others want to be asked about it.
+        add(&mut users.iter().take(1));
+    }
+
+    fn consider(&mut self, a: ClusterId, b: ClusterId, round: Round) {
+        let (first, second) = if self.order.position(a) < self.order.position(b) { (a, b) } else { (b, a) };
+        if !self.seen[round as usize].insert((first, second)) {
+            return;
+        }
+        let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return };
+        let distance = x.first_step().0.abs_diff(y.first_step().0);
+        let natural = within_limits(self.facts, x, y).and_then(|()| Natural.propose(self.facts, x, y));
+        let natural_score = natural.as_ref().map_or(0, |p| p.score.saved);
+        let found = match round {
+            Round::Regular => natural,
+            // What the regular rounds could do they have done, or found impossible for another reason.
+            Round::Final => match natural {
+                Ok(_) => return,
+                Err(reason @ (Reason::GroupTooLarge | Reason::TooManyBuffers)) => Err(reason),
+                Err(reason) => self.best_transform(x, y, reason),
+            },
+        };
+        match found {
+            Ok(proposal) => {
+                let priority = self.priority(proposal.score.saved);
+                let queue = match round {
+                    Round::Regular => &mut self.regular,
+                    Round::Final => &mut self.final_round,
+                };
+                queue.push(Candidate {
+                    priority,
+                    distance: Reverse(distance),
+                    first: Reverse(first),
+                    second: Reverse(second),
+                    natural_score,
+                    proposal,
+                });
+            }
+            Err(reason) => {
+                let method = if round == Round::Regular { Method::Natural } else { Method::Reorder };
+                self.log.records.push(Record {
+                    round,
+                    method,
+                    first: first.0,
+                    second: second.0,
+                    merged: None,
+                    natural_score,
+                    score: 0,
+                    reorderings: 0,
+                    reason,
+                });
+            }
+        }
+    }
+
+    fn best_transform(&self, x: &Cluster, y: &Cluster, natural: Reason) -> Result<Proposal, Reason> {
+        let mut best: Option<Proposal> = None;
+        let mut refusal = natural;
+        for transform in FINAL_ROUND {
+            match transform.propose(self.facts, x, y) {
+                Ok(found) if best.as_ref().is_none_or(|b| found.score.saved > b.score.saved) => {
+                    best = Some(found);
+                }
+                Ok(_) => {}
+                Err(reason) => refusal = more_telling(refusal, reason),
+            }
+        }
+        best.ok_or(refusal)
+    }
+
+    fn priority(&mut self, saved: i64) -> u64 {
+        let Some(state) = &mut self.chaos else { return saved.max(0) as u64 };
+        // splitmix64: a random order that is the same for the same seed.
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Fuses a candidate if it still can be; whether it was.
+    fn take(&mut self, candidate: Candidate, round: Round) -> bool {
+        let (Reverse(first), Reverse(second)) = (candidate.first, candidate.second);
+        let mut record = Record {
+            round,
+            method: candidate.proposal.method,
+            first: first.0,
+            second: second.0,
+            merged: None,
+            natural_score: candidate.natural_score,
+            score: candidate.proposal.score.saved,
+            reorderings: candidate.proposal.score.reorderings,
+            reason: Reason::Superseded,
+        };
+        if self.live(first).is_none() || self.live(second).is_none() {
+            self.log.records.push(record);
+            return false;
+        }
+        if self.facts.options.stop_after_fusion.is_some_and(|n| self.fusions >= n) {
+            record.reason = Reason::Stopped;
+            self.log.records.push(record);
+            return false;
+        }
+        let plan = match self.order.plan_merge(first, second) {
+            Ok(plan) => plan,
+            Err(why) => {
+                record.reason = match why {
+                    Unmergeable::Cycle => Reason::Cycle,
+                    Unmergeable::TooFar => Reason::TooFarApart,
+                };
+                self.log.records.push(record);
+                return false;
+            }
+        };
+        let merged = self.order.merge(plan);
+        let take = |clusters: &mut Vec<Option<Cluster>>, id: ClusterId| {
+            clusters[id.0 as usize].take().expect("checked to be live")
+        };
+        let mut x = take(&mut self.clusters, first);
+        let mut y = take(&mut self.clusters, second);
+        x.respace(&candidate.proposal.alignment.first);
+        y.respace(&candidate.proposal.alignment.second);
+        let union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
+        debug_assert_eq!(self.clusters.len(), merged.0 as usize);
+        self.clusters.push(Some(union));
+        self.fusions += 1;
+        self.log.clusters.push(crate::log::ClusterOrigin::Fused { first: first.0, second: second.0 });
+        record.merged = Some(merged.0);
+        record.reason = Reason::Fused { saved: record.score };
+        self.log.records.push(record);
+        debug_assert!(self.facts.program.steps.len() > 200 || self.order.is_topological());
+        self.consider_neighbours(merged, Round::Regular);
+        if round == Round::Final || self.in_final_round() {
+            self.consider_neighbours(merged, Round::Final);
+        }
+        true
+    }
+
+    fn in_final_round(&self) -> bool {
+        !self.seen[Round::Final as usize].is_empty()
+    }
+}

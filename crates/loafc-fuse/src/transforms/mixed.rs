@@ -1,0 +1,107 @@
+//! Mixed reduction orders: `x.sum(0)` and `x.sum(1)` in one pass over x. The cluster that reduces over the outer
+//! loops adds up partial results, one set for each part of the outer space, which are combined in a fixed order
+//! at the end. The backward passes of layer norm and RMS norm are the reason to have it.
+
+use smallvec::SmallVec;
+
+use super::{Proposal, Site, Transform, access_pairs, more_telling};
+use crate::alignment::{Alignment, match_all};
+use crate::cluster::{Cluster, NewDigit, Respace};
+use crate::cost::{Facts, Score, evaluate};
+use crate::legality::shared_buffers;
+use crate::log::{Method, Reason};
+use crate::options::{CACHED_BYTES, MIXED_MIN_SAVED, PARTIAL_CHUNKS};
+
+/// See the module.
+pub struct MixedReductions;
+
+impl Transform for MixedReductions {
+    fn method(&self) -> Method {
+        Method::MixedReductions
+    }
+
+    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
+        if !facts.options.mixed_reduction_orders {
+            return Err(Reason::NoCommonSpace);
+        }
+        let mut refusal = Reason::NoCommonSpace;
+        for (a, b) in access_pairs(first, second, 2) {
+            for (rows, columns, swap) in [(a, b, false), (b, a, true)] {
+                match propose(facts, rows, columns, swap) {
+                    Ok(found) => return Ok(found),
+                    Err(reason) => refusal = more_telling(refusal, reason),
+                }
+            }
+        }
+        Err(refusal)
+    }
+}
+
+/// `rows` keeps its space; `columns` reduces over (a part of) its outer digits.
+fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Proposal, Reason> {
+    let (kept, moved) = (rows.0, columns.0);
+    if !is_plain_reduction(moved) || kept.outer.is_empty() {
+        return Err(Reason::NoCommonSpace);
+    }
+    // Partial results exist only at the end of the kernel: nothing in it may read them.
+    let feeds = shared_buffers(kept, moved).any(|(_, theirs)| moved.buffers[theirs].written);
+    if feeds {
+        return Err(Reason::NoCommonSpace);
+    }
+    let space = columns_over_rows(rows, columns).ok_or(Reason::NoCommonSpace)?;
+    let alignment = Alignment { first: Respace::identity(&kept.outer), second: space };
+    let (alignment, pair) =
+        if swap { (alignment.swapped(), (moved, kept)) } else { (alignment, (kept, moved)) };
+    let score = evaluate(facts, pair.0, pair.1, &alignment)?;
+    let partial = partial_bytes(facts, moved);
+    if partial > CACHED_BYTES {
+        return Err(Reason::WorkingSetTooLarge { bytes: partial });
+    }
+    // Each part is written once and read once by the combining phase.
+    let cost = partial.saturating_mul(2 * PARTIAL_CHUNKS);
+    let saved = score.saved - cost;
+    if saved < MIXED_MIN_SAVED {
+        return Err(Reason::BelowThreshold { saved });
+    }
+    Ok(Proposal { method: Method::MixedReductions, alignment, score: Score { saved, reorderings: 1 } })
+}
+
+/// Reductions alone, all over the same inner space: what is behind them would need a second kernel.
+fn is_plain_reduction(cluster: &Cluster) -> bool {
+    cluster.members.iter().all(|m| m.reduces() && m.inner == cluster.members[0].inner && m.guards.is_empty())
+}
+
+/// Bytes of one set of partial results, in the widest type.
+fn partial_bytes(facts: &Facts, cluster: &Cluster) -> i64 {
+    let elements = cluster.outer.iter().map(|e| e.hint(&facts.program.hints)).fold(1, i64::saturating_mul);
+    elements.saturating_mul(8 * cluster.members.len() as i64)
+}
+
+/// The columns' digits in the rows' space: every outer digit of the rows is one that the columns reduce over, all
+/// else becomes inner.
+fn columns_over_rows(rows: Site, columns: Site) -> Option<Respace> {
+    let pieces = match_all(rows, columns)?;
+    let (kept_outer, moved_outer) = (rows.0.outer.len(), columns.0.outer.len());
+    let mut outer: SmallVec<[(usize, NewDigit); 6]> = SmallVec::new();
+    let mut inner: SmallVec<[(usize, NewDigit); 6]> = SmallVec::new();
+    for piece in pieces {
+        let (row, column) = (piece.first?, piece.second?);
+        let digit = NewDigit { from: column.0, weight: column.1, extent: piece.extent };
+        if row.0 < kept_outer {
+            if column.0 < moved_outer || !row.1.is(1) || piece.extent != rows.0.outer[row.0] {
+                return None;
+            }
+            outer.push((row.0, digit));
+        } else {
+            inner.push((row.0, digit));
+        }
+    }
+    outer.sort_by_key(|o| o.0);
+    inner.sort_by_key(|o| o.0);
+    (outer.len() == kept_outer).then(|| Respace {
+        outer: kept_outer,
+        digits: outer.into_iter().chain(inner).map(|d| d.1).collect(),
+        takes_inner: true,
+        padded: SmallVec::new(),
+    })
+}

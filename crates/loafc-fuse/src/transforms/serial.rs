@@ -1,0 +1,38 @@
+//! Little work: a cluster and what it feeds are done by one thread in one go, stage after stage. Handing work to
+//! other threads twice would cost more than doing it.
+
+use super::{Proposal, Transform};
+use crate::alignment::Alignment;
+use crate::cluster::{Cluster, Respace};
+use crate::cost::{Facts, evaluate};
+use crate::legality::shared_buffers;
+use crate::log::{Method, Reason};
+use crate::options::SERIAL_WORK;
+
+/// See the module.
+pub struct Serial;
+
+impl Transform for Serial {
+    fn method(&self) -> Method {
+        Method::Serial
+    }
+
+    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
+        let feeds = shared_buffers(first, second)
+            .any(|(mine, theirs)| first.buffers[mine].written || second.buffers[theirs].written);
+        if !feeds {
+            return Err(Reason::NoCommonSpace);
+        }
+        if first.work.saturating_add(second.work) > SERIAL_WORK {
+            return Err(Reason::TooLittleParallelism { outer: 1 });
+        }
+        let all_inner = |cluster: &Cluster| {
+            let mut space = Respace::identity(&cluster.outer);
+            space.outer = 0;
+            space
+        };
+        let alignment = Alignment { first: all_inner(first), second: all_inner(second) };
+        let score = evaluate(facts, first, second, &alignment)?;
+        Ok(Proposal { method: Method::Serial, alignment, score })
+    }
+}
