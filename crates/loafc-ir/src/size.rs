@@ -172,7 +172,7 @@ impl Size {
             (_, Repr::Const(0)) => None,
             (Repr::Const(0), _) => Some(Size::ZERO),
             (_, Repr::Const(1)) => Some(self),
-            (Repr::Const(a), Repr::Const(b)) => (a % b == 0).then(|| Size::from(a / b)),
+            (Repr::Const(a), Repr::Const(b)) => (a.wrapping_rem(b) == 0).then(|| Size::from(a.wrapping_div(b))),
             (Repr::Const(_), Repr::Poly(_)) => None,
             _ => divide(self, divisor),
         }
@@ -193,7 +193,7 @@ impl Size {
         if let (Some(a), Some(b)) = (self.as_const(), divisor.as_const())
             && b != 0
         {
-            return Size::from(a - floor_div(a, b) * b);
+            return Size::from(floor_mod(a, b));
         }
         if self.div_exact(divisor).is_some() { Size::ZERO } else { atom(Atom::Mod(self, divisor)) }
     }
@@ -336,6 +336,12 @@ pub fn floor_div(a: i64, b: i64) -> i64 {
     if a.wrapping_rem(b) != 0 && (a < 0) != (b < 0) { q - 1 } else { q }
 }
 
+/// Remainder of [`floor_div`], of the divisor's sign. `b` must not be zero.
+pub fn floor_mod(a: i64, b: i64) -> i64 {
+    let rest = a.wrapping_rem(b);
+    if rest != 0 && (a < 0) != (b < 0) { rest + b } else { rest }
+}
+
 /// Polynomial long division; `None` where a remainder stays.
 fn divide(dividend: Size, divisor: Size) -> Option<Size> {
     let by = poly_of(divisor);
@@ -349,7 +355,7 @@ fn divide(dividend: Size, divisor: Size) -> Option<Size> {
         }
         let top = poly_of(rest);
         let (monomial, factor) = top.terms.first()?;
-        if factor % lead_factor != 0 {
+        if factor.wrapping_rem(lead_factor) != 0 {
             return None;
         }
         let mut left = monomial.clone();
@@ -358,7 +364,7 @@ fn divide(dividend: Size, divisor: Size) -> Option<Size> {
             left.remove(at);
         }
         let mut terms = SmallVec::new();
-        terms.push((left, factor / lead_factor));
+        terms.push((left, factor.wrapping_div(lead_factor)));
         let step = intern(Poly { terms });
         quotient += step;
         rest = rest - step * divisor;
@@ -372,7 +378,7 @@ impl Atom {
         match self {
             Atom::Symbol(name) => values.0.get(name).copied(),
             Atom::FloorDiv(a, b) => pair(a, b).and_then(|(a, b)| (b != 0).then(|| floor_div(a, b))),
-            Atom::Mod(a, b) => pair(a, b).and_then(|(a, b)| (b != 0).then(|| a - floor_div(a, b) * b)),
+            Atom::Mod(a, b) => pair(a, b).and_then(|(a, b)| (b != 0).then(|| floor_mod(a, b))),
             Atom::Max(a, b) => pair(a, b).map(|(a, b)| a.max(b)),
             Atom::Min(a, b) => pair(a, b).map(|(a, b)| a.min(b)),
         }

@@ -640,3 +640,226 @@ pub fn highest(dtype: DType) -> Scalar {
         Family::Float => Scalar::Float(f64::INFINITY),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn float(op: BinaryOp, a: f64, b: f64) -> f64 {
+        binary(op, DType::F32, Scalar::Float(a), Scalar::Float(b)).unwrap().to_f64()
+    }
+
+    fn int(op: BinaryOp, dtype: DType, a: i64, b: i64) -> i64 {
+        binary(op, dtype, Scalar::Int(a), Scalar::Int(b)).unwrap().to_i64()
+    }
+
+    fn to_int(value: f64, to: DType) -> i64 {
+        cast(Scalar::Float(value), DType::F32, to).to_i64()
+    }
+
+    #[test]
+    fn floats_become_integers_as_in_eager_pytorch() {
+        let types = [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8];
+        let (low64, low32) = (i64::MIN, i64::from(i32::MIN));
+        for (value, expected) in [
+            (3e9, [3_000_000_000, low32, 0, 0, 0]),
+            (-3e9, [-3_000_000_000, low32, 0, 0, 0]),
+            (-3.7, [-3, -3, -3, -3, 253]),
+            (300.9, [300, 300, 300, 44, 44]),
+            (1e20, [low64, low32, 0, 0, 0]),
+            (f64::NAN, [low64, low32, 0, 0, 0]),
+            (f64::INFINITY, [low64, low32, 0, 0, 0]),
+            (70000.7, [70000, 70000, 4464, 112, 112]),
+        ] {
+            assert_eq!(types.map(|t| to_int(value, t)), expected, "{value}");
+        }
+        assert_eq!(cast(Scalar::Float(f64::NAN), DType::F32, DType::Bool), Scalar::Bool(true));
+    }
+
+    #[test]
+    fn integers_become_floats_with_one_rounding() {
+        // By way of f64 this would round to the even neighbour first, then down.
+        let value = (1i64 << 60) + (1 << 36) + 1;
+        let expected = f64::from(value as f32);
+        assert_eq!(cast(Scalar::Int(value), DType::I64, DType::F32), Scalar::Float(expected));
+        assert_eq!(cast(Scalar::Int(-1), DType::U64, DType::F64), Scalar::Float(u64::MAX as f64));
+    }
+
+    #[test]
+    fn casts_to_narrow_floats_round_to_them() {
+        let to = |value, dtype| cast(Scalar::Float(value), DType::F32, dtype).to_f64();
+        assert_eq!(to(1.00390625, DType::BF16), 1.0);
+        assert_eq!(to(65520.0, DType::F16), f64::INFINITY);
+        assert_eq!(to(500.0, DType::F8E4M3FN), 448.0);
+        assert_eq!(to(f64::NEG_INFINITY, DType::F8E4M3FN), -448.0);
+        assert_eq!(to(0.001, DType::F8E4M3FN), 0.001953125);
+        assert_eq!(to(60000.0, DType::F8E5M2), 57344.0);
+        assert_eq!(to(61440.0, DType::F8E5M2), f64::INFINITY);
+        assert_eq!(to(1e-6, DType::F8E5M2), 0.0);
+    }
+
+    #[test]
+    fn all_bits_of_narrow_types_read_back() {
+        for dtype in
+            [DType::F16, DType::BF16, DType::F8E4M3FN, DType::F8E5M2, DType::I8, DType::U8, DType::I16]
+        {
+            for bits in 0..1u64 << bits_of(dtype) {
+                let value = from_bits(bits, dtype);
+                if !value.to_f64().is_nan() {
+                    assert_eq!(to_bits(value, dtype), bits, "{dtype} {bits:#x}");
+                    assert_eq!(cast(value, dtype, dtype), value, "{dtype} {bits:#x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn division_and_remainder_have_pytorchs_signs() {
+        use BinaryOp::*;
+        let of = |a, b| [FloorDiv, TruncDiv, Remainder, Fmod].map(|op| int(op, DType::I32, a, b));
+        assert_eq!(of(-7, 2), [-4, -3, 1, -1]);
+        assert_eq!(of(7, -2), [-4, -3, -1, 1]);
+        assert_eq!(of(-7, -2), [3, 3, -1, -1]);
+        assert_eq!(int(Remainder, DType::I64, i64::MIN, -1), 0);
+        assert_eq!(int(FloorDiv, DType::U64, -1, 2), i64::MAX);
+        assert_eq!(
+            binary(FloorDiv, DType::I64, Scalar::Int(1), Scalar::Int(0)),
+            Err(ScalarError::DivisionByZero(FloorDiv))
+        );
+        assert_eq!(float(FloorDiv, -1.0, 0.0), f64::NEG_INFINITY);
+        assert!(float(FloorDiv, f64::INFINITY, 2.0).is_nan());
+        assert_eq!(float(FloorDiv, 5.0, f64::INFINITY), 0.0);
+        assert_eq!(float(Remainder, -1.0, f64::INFINITY), f64::INFINITY);
+        assert!(float(Remainder, 5.0, 0.0).is_nan());
+        assert_eq!(float(Fmod, -7.5, 2.0), -1.5);
+    }
+
+    #[test]
+    fn integers_wrap_at_their_width() {
+        assert_eq!(int(BinaryOp::Add, DType::U8, 250, 10), 4);
+        assert_eq!(int(BinaryOp::Mul, DType::I8, 100, 2), -56);
+        assert_eq!(int(BinaryOp::Sub, DType::U8, 0, 1), 255);
+        assert_eq!(unary(UnaryOp::Neg, DType::I64, Scalar::Int(i64::MIN)), Ok(Scalar::Int(i64::MIN)));
+        assert_eq!(unary(UnaryOp::Not, DType::U8, Scalar::Int(1)), Ok(Scalar::Int(254)));
+        assert_eq!(int(BinaryOp::Pow, DType::I64, 3, 41), 3i64.wrapping_pow(41));
+        let powers = [(0, -1), (1, -1), (-1, -3), (-1, -2), (2, -1)];
+        assert_eq!(powers.map(|(a, b)| int(BinaryOp::Pow, DType::I64, a, b)), [0, 1, -1, 1, 0]);
+    }
+
+    #[test]
+    fn shifts_out_of_range_leave_zero_or_the_sign() {
+        use BinaryOp::{Shl, Shr};
+        assert_eq!(int(Shl, DType::I64, 5, 64), 0);
+        assert_eq!(int(Shl, DType::I32, 1, 31), i64::from(i32::MIN));
+        assert_eq!(int(Shl, DType::I64, 5, -1), 0);
+        assert_eq!(int(Shr, DType::I64, -5, 64), -1);
+        assert_eq!(int(Shr, DType::I8, 5, -1), 0);
+        assert_eq!(int(Shr, DType::U8, 255, 8), 0);
+        assert_eq!(int(Shr, DType::U8, 255, 7), 1);
+    }
+
+    #[test]
+    fn nan_wins_in_max_and_min_and_loses_in_fmax_and_fmin() {
+        for (a, b) in [(1.0, f64::NAN), (f64::NAN, 1.0)] {
+            assert!(float(BinaryOp::Max, a, b).is_nan());
+            assert!(float(BinaryOp::Min, a, b).is_nan());
+            assert_eq!(float(BinaryOp::Fmax, a, b), 1.0);
+            assert_eq!(float(BinaryOp::Fmin, a, b), 1.0);
+        }
+        assert_eq!(unary(UnaryOp::Sign, DType::F32, Scalar::Float(f64::NAN)), Ok(Scalar::Float(0.0)));
+    }
+
+    #[test]
+    fn rounding_goes_to_the_even_neighbour() {
+        let round = |x| unary(UnaryOp::Round, DType::F32, Scalar::Float(x)).unwrap().to_f64();
+        assert_eq!([0.5, 1.5, 2.5, -0.5, -1.5].map(round), [0.0, 2.0, 2.0, 0.0, -2.0]);
+    }
+
+    #[test]
+    fn nextafter_steps_in_the_types_own_numbers() {
+        let next = |dtype, a, b| {
+            binary(BinaryOp::Nextafter, dtype, Scalar::Float(a), Scalar::Float(b)).unwrap().to_f64()
+        };
+        assert_eq!(next(DType::F32, 1.0, 2.0), 1.0 + f64::from(f32::EPSILON));
+        assert_eq!(next(DType::BF16, 1.0, 2.0), 1.0078125);
+        assert_eq!(next(DType::F64, 0.0, -1.0), -5e-324);
+        assert_eq!(next(DType::F32, 1.0, 0.0), f64::from(1f32.next_down()));
+    }
+
+    fn reduce(op: ReduceOp, dtype: DType, values: &[f64]) -> (f64, Option<f64>) {
+        let mut accumulator = Accumulator::new(op, dtype).unwrap();
+        for (k, v) in values.iter().enumerate() {
+            accumulator.add(constant(Scalar::Float(*v), dtype), k as i64).unwrap();
+        }
+        let (first, second) = accumulator.finish();
+        (first.to_f64(), second.map(Scalar::to_f64))
+    }
+
+    #[test]
+    fn reductions_over_nothing_have_their_identity() {
+        assert_eq!(reduce(ReduceOp::Sum, DType::F32, &[]).0, 0.0);
+        assert_eq!(reduce(ReduceOp::Prod, DType::I32, &[]).0, 1.0);
+        assert_eq!(reduce(ReduceOp::Max, DType::F32, &[]).0, f64::NEG_INFINITY);
+        assert_eq!(reduce(ReduceOp::Max, DType::I8, &[]).0, -128.0);
+        assert_eq!(reduce(ReduceOp::Min, DType::U8, &[]).0, 255.0);
+        assert_eq!(reduce(ReduceOp::All, DType::Bool, &[]).0, 1.0);
+        assert_eq!(reduce(ReduceOp::Welford, DType::F32, &[]), (0.0, Some(0.0)));
+    }
+
+    #[test]
+    fn arg_reductions_take_the_first_of_equals_and_nan_before_all() {
+        let nan = f64::NAN;
+        assert_eq!(reduce(ReduceOp::ArgMax, DType::F32, &[1.0, 3.0, 3.0]), (3.0, Some(1.0)));
+        assert_eq!(reduce(ReduceOp::ArgMin, DType::I64, &[2.0, 1.0, 1.0]), (1.0, Some(1.0)));
+        assert_eq!(reduce(ReduceOp::ArgMax, DType::F32, &[9.0, nan, nan]).1, Some(1.0));
+        assert_eq!(reduce(ReduceOp::ArgMin, DType::F32, &[9.0, nan, -1.0]).1, Some(1.0));
+        let mut backwards = Accumulator::new(ReduceOp::ArgMax, DType::F32).unwrap();
+        for position in [2, 1, 0] {
+            backwards.add(Scalar::Float(7.0), position).unwrap();
+        }
+        assert_eq!(backwards.finish().1, Some(Scalar::Int(0)));
+    }
+
+    #[test]
+    fn welford_gives_mean_and_squared_differences() {
+        assert_eq!(reduce(ReduceOp::Welford, DType::F32, &[1.0, 2.0, 3.0, 6.0]), (3.0, Some(14.0)));
+    }
+
+    #[test]
+    fn operations_without_meaning_are_errors() {
+        assert!(unary(UnaryOp::Exp, DType::I64, Scalar::Int(1)).is_err());
+        assert!(unary(UnaryOp::Neg, DType::Bool, Scalar::Bool(true)).is_err());
+        assert!(binary(BinaryOp::Sub, DType::Bool, Scalar::Bool(true), Scalar::Bool(true)).is_err());
+        assert!(binary(BinaryOp::And, DType::F32, Scalar::Float(1.0), Scalar::Float(1.0)).is_err());
+        assert!(Accumulator::new(ReduceOp::Welford, DType::I64).is_err());
+        assert!(bitcast(Scalar::Int(1), DType::I64, DType::F32).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn f32_arithmetic_is_the_machines(a: f32, b: f32, c: f32) {
+            let s = |x: f32| Scalar::Float(f64::from(x));
+            let same = |x: Scalar, y: f32| {
+                let x = x.to_f64() as f32;
+                x == y || (x.is_nan() && y.is_nan())
+            };
+            for (op, expected) in [
+                (BinaryOp::Add, a + b), (BinaryOp::Sub, a - b), (BinaryOp::Mul, a * b), (BinaryOp::Div, a / b),
+                (BinaryOp::Fmod, a % b),
+            ] {
+                prop_assert!(same(binary(op, DType::F32, s(a), s(b)).unwrap(), expected), "{op:?} {a} {b}");
+            }
+            prop_assert!(same(fma(DType::F32, s(a), s(b), s(c)).unwrap(), a.mul_add(b, c)));
+        }
+
+        #[test]
+        fn integer_quotient_and_remainder_fit_together(a: i32, b: i32) {
+            prop_assume!(b != 0);
+            let (a, b) = (i64::from(a), i64::from(b));
+            for (quotient, rest) in [(BinaryOp::FloorDiv, BinaryOp::Remainder), (BinaryOp::TruncDiv, BinaryOp::Fmod)] {
+                prop_assert_eq!(int(quotient, DType::I64, a, b) * b + int(rest, DType::I64, a, b), a);
+            }
+        }
+    }
+}
