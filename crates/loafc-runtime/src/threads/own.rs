@@ -64,12 +64,7 @@ impl ThreadTeam {
                 std::thread::Builder::new().name(name).spawn(move || work(&shared, part)).ok()
             })
             .collect();
-        ThreadTeam {
-            shared,
-            workers,
-            busy: AtomicBool::new(false),
-            generation: crate::fork::generation(),
-        }
+        ThreadTeam { shared, workers, busy: AtomicBool::new(false), generation: crate::fork::generation() }
     }
 
     /// The team that all programs of this process share, with as many threads as the machine runs at once.

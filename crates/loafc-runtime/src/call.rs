@@ -1,0 +1,272 @@
+//! Runs one call along its plan: kernels on the team, extern calls through the front end's library.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use smallvec::SmallVec;
+
+use crate::call_plan::{CallPlan, PlannedKind, PlannedOutput, PlannedPhase, PlannedTensor};
+use crate::error::{ExternError, RunError};
+use crate::executable::{Executable, LinkedKernel, LinkedStep};
+use crate::externs::{Externs, Invocation, ResultMemory};
+use crate::plan::Place;
+use crate::pool::{ALIGNMENT, Block, Pool};
+use crate::threads::Team;
+use crate::value::{Keepalive, OutputMemory, OutputTensor, OutputValue, ResultSpec, TensorRef};
+
+/// Tables of a call, kept between calls so that nothing is allocated for them.
+#[derive(Default)]
+pub(crate) struct CallState {
+    /// First element of each buffer.
+    pointers: Vec<*mut u8>,
+    /// What the library's memory in use hangs on, by buffer.
+    foreign: Vec<Option<Keepalive>>,
+    /// Blocks of results, by buffer.
+    blocks: Vec<Option<Arc<Block>>>,
+    /// Arguments of the kernel that runs.
+    args: Vec<*mut u8>,
+    /// The arena with scratch behind it.
+    arena: Option<Block>,
+}
+
+// SAFETY: the pointers are only used during a call, by the thread that makes it.
+unsafe impl Send for CallState {}
+
+impl CallState {
+    /// Lets go of all memory.
+    pub(crate) fn clear(&mut self) {
+        self.pointers.clear();
+        self.foreign.clear();
+        self.blocks.clear();
+        self.args.clear();
+        self.arena = None;
+    }
+}
+
+/// Where scratch memory lies.
+#[derive(Copy, Clone)]
+struct Scratch {
+    shared: *mut u8,
+    thread: *mut u8,
+    thread_bytes: usize,
+}
+
+/// # Safety
+/// As [`Executable::run_planned`].
+pub(crate) unsafe fn run(
+    program: &Executable,
+    plan: &CallPlan,
+    inputs: &[*mut u8],
+    externs: &mut dyn Externs,
+    team: &dyn Team,
+    state: &mut CallState,
+) -> Result<Vec<OutputValue>, RunError> {
+    let scratch = place_buffers(plan, inputs, team, state)?;
+    for (step, planned) in program.steps.iter().zip(&plan.steps) {
+        match (step, &planned.kind) {
+            (LinkedStep::Kernel(kernel), PlannedKind::Kernel { sizes, phases }) => {
+                state.args.clear();
+                state.args.extend(kernel.buffers.iter().map(|b| state.pointers[*b]));
+                let sizes = &plan.sizes[sizes.clone()];
+                // SAFETY: the plan gives each buffer of the kernel a place that is large enough.
+                unsafe { run_kernel(kernel, phases, &state.args, sizes, scratch, team)? };
+            }
+            (LinkedStep::Extern { step, call }, PlannedKind::Extern { tensors, results }) => {
+                let tensors = tensor_refs(tensors, state);
+                let results_at = result_specs(plan, results, state);
+                let invocation = Invocation {
+                    call,
+                    step: *step,
+                    tensors: &tensors,
+                    results: &results_at,
+                    sizes: &plan.symbols,
+                };
+                let made = externs.call(&invocation)?;
+                accept_results(&invocation, results, made, state)?;
+            }
+            // A plan has the steps of its program.
+            _ => {}
+        }
+        for b in &planned.release {
+            state.foreign[*b] = None;
+        }
+    }
+    plan.outputs.iter().map(|output| output_value(plan, output, state)).collect()
+}
+
+/// Gives each buffer its memory, as far as no library brings it.
+fn place_buffers(
+    plan: &CallPlan,
+    inputs: &[*mut u8],
+    team: &dyn Team,
+    state: &mut CallState,
+) -> Result<Scratch, RunError> {
+    let bytes = plan.thread_scratch + plan.thread_scratch_bytes.saturating_mul(team.threads());
+    // Without a block no byte of the arena is ever touched; the address only has to be aligned.
+    let mut base = std::ptr::without_provenance_mut(ALIGNMENT);
+    if bytes > 0 {
+        let block = Pool::global().take(bytes)?;
+        base = block.as_ptr();
+        state.arena = Some(block);
+    }
+    let count = plan.memory.places.len();
+    state.foreign.resize_with(count, || None);
+    state.blocks.resize_with(count, || None);
+    for (b, place) in plan.memory.places.iter().enumerate() {
+        let pointer = match place {
+            Place::Input(position) => inputs[*position],
+            Place::Arena(offset) => base.wrapping_add(*offset),
+            Place::Library | Place::Nowhere => std::ptr::null_mut(),
+            Place::Block => {
+                let block = Pool::global().take(plan.buffer_bytes[b])?;
+                let pointer = block.as_ptr();
+                state.blocks[b] = Some(Arc::new(block));
+                pointer
+            }
+        };
+        state.pointers.push(pointer);
+    }
+    Ok(Scratch {
+        shared: base.wrapping_add(plan.shared_scratch),
+        thread: base.wrapping_add(plan.thread_scratch),
+        thread_bytes: plan.thread_scratch_bytes,
+    })
+}
+
+/// What a kernel gets, for all threads.
+struct Arguments {
+    buffers: *const *mut u8,
+    sizes: *const i64,
+    scratch: Scratch,
+}
+
+// SAFETY: kernels may run on several threads at once; each part writes elements of its own.
+unsafe impl Sync for Arguments {}
+
+/// # Safety
+/// The buffers must be those that the kernel was compiled for, the sizes theirs.
+unsafe fn run_kernel(
+    kernel: &LinkedKernel,
+    phases: &[PlannedPhase],
+    buffers: &[*mut u8],
+    sizes: &[i64],
+    scratch: Scratch,
+    team: &dyn Team,
+) -> Result<(), RunError> {
+    let arguments = Arguments { buffers: buffers.as_ptr(), sizes: sizes.as_ptr(), scratch };
+    let arguments = &arguments;
+    for (entry, phase) in kernel.entries.iter().zip(phases) {
+        let part = move |begin: i64, end: i64, thread: usize| {
+            let Scratch { shared, thread: scratch, thread_bytes } = arguments.scratch;
+            let own = scratch.wrapping_add(thread * thread_bytes);
+            // SAFETY: the caller's promise; no two running parts have the same thread number.
+            unsafe { entry(arguments.buffers, arguments.sizes, begin, end, shared, own) }
+        };
+        let code = if phase.units == 0 {
+            0
+        } else if phase.units / 2 < phase.grain {
+            part(0, phase.units, 0)
+        } else {
+            // Of several failed checks the first one is told, whatever the split.
+            let failed = AtomicI32::new(i32::MAX);
+            team.parallel_for(phase.units, phase.grain, &|begin, end, thread| {
+                let code = part(begin, end, thread);
+                if code != 0 {
+                    failed.fetch_min(code, Ordering::Relaxed);
+                }
+            });
+            let code = failed.into_inner();
+            if code == i32::MAX { 0 } else { code }
+        };
+        if code != 0 {
+            return Err(failed_check(kernel, code));
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn failed_check(kernel: &LinkedKernel, code: i32) -> RunError {
+    let known = usize::try_from(code - 1).ok().and_then(|k| kernel.check_messages.get(k).cloned());
+    let message = known.unwrap_or_else(|| format!("check {code} failed").into());
+    RunError::Check { kernel: kernel.name.clone(), message }
+}
+
+fn tensor_refs<'a>(tensors: &'a [PlannedTensor], state: &CallState) -> SmallVec<[TensorRef<'a>; 6]> {
+    tensors
+        .iter()
+        .map(|t| TensorRef {
+            ptr: state.pointers[t.buffer].wrapping_offset(t.offset),
+            dtype: t.dtype,
+            shape: &t.shape,
+            strides: &t.strides,
+            input: t.input,
+        })
+        .collect()
+}
+
+fn result_specs<'a>(
+    plan: &CallPlan,
+    results: &'a [Option<PlannedTensor>],
+    state: &CallState,
+) -> SmallVec<[Option<ResultSpec<'a>>; 3]> {
+    let spec = |t: &'a PlannedTensor| ResultSpec {
+        dtype: t.dtype,
+        shape: &t.shape,
+        strides: &t.strides,
+        ptr: (plan.memory.places[t.buffer] != Place::Library)
+            .then(|| state.pointers[t.buffer].wrapping_offset(t.offset)),
+    };
+    results.iter().map(|r| r.as_ref().map(spec)).collect()
+}
+
+/// Notes where the results of an extern call are.
+fn accept_results(
+    invocation: &Invocation<'_>,
+    results: &[Option<PlannedTensor>],
+    made: Vec<ResultMemory>,
+    state: &mut CallState,
+) -> Result<(), RunError> {
+    let bad = |message: String| RunError::Extern(ExternError::new(&invocation.call.op, message));
+    if made.len() != results.len() {
+        return Err(bad(format!("expected {} results, got {}", results.len(), made.len())));
+    }
+    for (k, (planned, memory)) in results.iter().zip(made).enumerate() {
+        let Some(planned) = planned else { continue };
+        match memory {
+            ResultMemory::Foreign { ptr, keepalive } => {
+                state.pointers[planned.buffer] = ptr.wrapping_offset(-planned.offset);
+                state.foreign[planned.buffer] = Some(keepalive);
+            }
+            ResultMemory::Written if invocation.results[k].is_some_and(|r| r.ptr.is_some()) => {}
+            ResultMemory::Written => {
+                return Err(bad(format!("result {k} was to bring memory of its own")));
+            }
+            ResultMemory::Unused => return Err(bad(format!("result {k} is used but was not made"))),
+        }
+    }
+    Ok(())
+}
+
+fn output_value(plan: &CallPlan, output: &PlannedOutput, state: &CallState) -> Result<OutputValue, RunError> {
+    let tensor = match output {
+        PlannedOutput::Input(position) => return Ok(OutputValue::Input(*position)),
+        PlannedOutput::Size(value) => return Ok(OutputValue::Size(*value)),
+        PlannedOutput::None => return Ok(OutputValue::None),
+        PlannedOutput::Tensor(tensor) => tensor,
+    };
+    let b = tensor.buffer;
+    let memory = match (&state.foreign[b], &state.blocks[b], plan.memory.places[b]) {
+        (Some(keepalive), ..) => OutputMemory::Foreign(keepalive.clone()),
+        (None, Some(block), _) => OutputMemory::Block(block.clone()),
+        (None, None, Place::Input(position)) => OutputMemory::Input(position),
+        (None, None, _) => return Err(RunError::NoMemory(b)),
+    };
+    Ok(OutputValue::Tensor(OutputTensor {
+        ptr: state.pointers[b].wrapping_offset(tensor.offset),
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+        strides: tensor.strides.clone(),
+        memory,
+    }))
+}
