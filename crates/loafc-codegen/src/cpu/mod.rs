@@ -1,5 +1,6 @@
 //! Code for CPUs.
 
 pub mod jit;
+pub mod math;
 
 pub mod target;

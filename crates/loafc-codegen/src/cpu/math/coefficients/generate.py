@@ -1,0 +1,326 @@
+"""Computes the polynomial coefficients of the functions in this folder's parent and writes `mod.rs`.
+
+Needs mpmath (gmpy2 makes it fast). Run: python3 generate.py > mod.rs
+"""
+
+import struct
+
+from mpmath import (
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    cos,
+    diff,
+    erf,
+    erfc,
+    exp,
+    log,
+    loggamma,
+    lu_solve,
+    matrix,
+    mp,
+    mpf,
+    pi,
+    sin,
+    sinh,
+    sqrt,
+    tanh,
+)
+
+mp.prec = 700
+
+
+def minimax(f, low, high, degree, weight=lambda x: mpf(1)):
+    """Coefficients c of the polynomial for which max |weight·(Σ c_k x^k - f)| is least (Remez's exchange)."""
+    low, high = mpf(low), mpf(high)
+    count = degree + 2
+    middle, half = (low + high) / 2, (high - low) / 2
+    nodes = [middle - half * cos(pi * (mpf(2 * k + 1) / (2 * count))) for k in range(count)]
+    dense = [middle - half * cos(pi * mpf(k) / (24 * count)) for k in range(1, 24 * count)]
+    values = [(x, f(x), weight(x)) for x in dense]
+    coefficients = None
+    for _ in range(30):
+        a, b = matrix(count, count), matrix(count, 1)
+        for row, x in enumerate(nodes):
+            for k in range(degree + 1):
+                a[row, k] = x**k
+            a[row, degree + 1] = (-1) ** row / weight(x)
+            b[row] = f(x)
+        solution = lu_solve(a, b)
+        coefficients = [solution[k] for k in range(degree + 1)]
+        level = abs(solution[degree + 1])
+        errors = [(x, w * (horner(coefficients, x) - y)) for x, y, w in values]
+        extrema = alternating(errors)
+        worst = max(abs(e) for _, e in errors)
+        if len(extrema) < count or worst <= level * mpf("1.02"):
+            break
+        while len(extrema) > count:
+            extrema.pop(0 if abs(extrema[0][1]) < abs(extrema[-1][1]) else -1)
+        nodes = [x for x, _ in extrema]
+    return coefficients
+
+
+def alternating(errors):
+    """The largest error of each run of one sign."""
+    runs = []
+    for x, e in errors:
+        if runs and (runs[-1][1] > 0) == (e > 0):
+            if abs(e) > abs(runs[-1][1]):
+                runs[-1] = (x, e)
+        else:
+            runs.append((x, e))
+    return runs
+
+
+def horner(coefficients, x):
+    total = mpf(0)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
+
+
+def single(x):
+    return struct.unpack("f", struct.pack("f", float(x)))[0]
+
+
+def minimax_single(f, low, high, degree, weight=lambda x: mpf(1)):
+    """As `minimax`, with coefficients that are floats: each is rounded before the next ones are fitted."""
+    fixed = []
+    for k in range(degree + 1):
+
+        def rest(x, fixed=tuple(fixed), k=k):
+            return (f(x) - horner(fixed, x)) / x**k
+
+        fitted = minimax(rest, low, high, degree - k, lambda x, k=k: weight(x) * x**k)
+        fixed.append(mpf(single(fitted[0])))
+    return fixed
+
+
+def rational(f, low, high, top, bottom):
+    """Coefficients of P and Q, Q(0) = 1, with P/Q = f at Chebyshev's nodes."""
+    low, high = mpf(low), mpf(high)
+    count = top + bottom + 1
+    a, b = matrix(count, count), matrix(count, 1)
+    for row in range(count):
+        x = (low + high) / 2 - (high - low) / 2 * cos(pi * mpf(2 * row + 1) / (2 * count))
+        y = f(x)
+        for k in range(top + 1):
+            a[row, k] = x**k
+        for k in range(1, bottom + 1):
+            a[row, top + k] = -y * x**k
+        b[row] = y
+    solution = lu_solve(a, b)
+    return [solution[k] for k in range(top + 1)], [mpf(1)] + [solution[top + k] for k in range(1, bottom + 1)]
+
+
+def odd(f, skip=1):
+    """(f(√z) - √z)/(√z)³ as a function of z: the part of an odd function behind its first term."""
+    return lambda z: (f(sqrt(z)) - skip * sqrt(z)) / (z * sqrt(z))
+
+
+def table(name, what, values, convert=float):
+    print(f"/// {what}")
+    print(f"pub(super) const {name}: [f64; {len(values)}] = [")
+    for v in values:
+        print(f"    {convert(v)!r},")
+    print("];\n")
+
+
+def chunk(value, bits):
+    """The leading bits of a value."""
+    scale = mpf(2) ** (bits - 1 - int(mp.floor(mp.log(abs(value), 2))))
+    return mp.nint(value * scale) / scale
+
+
+def split(name, what, value, bits):
+    """Parts of these bit counts that sum up to the value."""
+    parts = []
+    for b in bits:
+        part = chunk(value, b)
+        parts.append(part)
+        value -= part
+    table(name, what, parts)
+
+
+TINY = mpf(2) ** -40
+
+
+def main():
+    ln2 = log(mpf(2))
+    print("//! Coefficients of the polynomials, computed by `generate.py`; not edited by hand.")
+    print("#![allow(clippy::excessive_precision, clippy::approx_constant, clippy::unreadable_literal)]\n")
+    split("LN2", "ln 2 in two parts; products of the first with exponents are exact.", ln2, [42, 53])
+    split("LN2_NEAREST", "ln 2 in two parts, the first the nearest f64.", ln2, [53, 53])
+    split("LN2_F32", "ln 2 in two floats.", ln2, [24, 24])
+    split("LOG2_E", "1/ln 2 in two parts.", 1 / ln2, [53, 53])
+    split("LOG10_E", "1/ln 10 in two parts.", 1 / log(mpf(10)), [53, 53])
+    split("LOG10_2", "log10 2 in two parts; products of the first with exponents are exact.", ln2 / log(mpf(10)), [42, 53])
+    split("LOG10_2_F32", "log10 2 in two floats.", ln2 / log(mpf(10)), [12, 24])
+    split("LOG10_E_F32", "1/ln 10 in two floats.", 1 / log(mpf(10)), [24, 24])
+    split("LOG2_E_F32", "1/ln 2 in two floats.", 1 / ln2, [24, 24])
+    split("PI", "π in three parts.", pi + 0, [53, 53, 53])
+    split("PI_F32", "π in four floats.", pi + 0, [24, 24, 24, 24])
+    split("HALF_PI_F32", "π/2 in two floats.", pi / 2, [24, 24])
+    split("LN2_200", "200 ln 2 in two parts.", 200 * ln2, [53, 53])
+    split("LN_PI", "ln π in two parts.", log(pi), [53, 53])
+    split("HALF_LN_2PI", "ln(2π)/2 in two parts.", log(2 * pi) / 2, [53, 53])
+    split("TWO_THIRDS", "2/3 in two parts.", mpf(2) / 3, [53, 53])
+    split("SQRT_PI", "√π in two parts.", sqrt(pi), [53, 53])
+    split("TWO_OVER_SQRT_PI", "2/√π in two parts.", 2 / sqrt(pi), [53, 53])
+
+    words = [int(mp.floor(mp.ldexp(2 / pi_long(), 64 * (k + 1)))) & (2**64 - 1) for k in range(20)]
+    print("/// The bits of 2/π behind the point, behind 64 zeros.")
+    print("pub(super) const TWO_OVER_PI: [u64; 21] = [\n    0x0,")
+    for w in words:
+        print(f"    {w:#018x},")
+    print("];\n")
+    mp.prec = 700
+
+    def after_linear(r):
+        return (mp.expm1(r) - r) / r**2
+
+    table("EXP", "(e^r - 1 - r)/r², |r| ≤ ln 2.", minimax(after_linear, -ln2 - TINY, ln2, 11, lambda r: r * r / exp(r)))
+    table(
+        "EXP_F32",
+        "(e^r - 1)/r, |r| ≤ ln 2.",
+        minimax_single(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 6, lambda r: r / exp(r)),
+    )
+    table(
+        "EXP_HALF_F32",
+        "(e^r - 1)/r, |r| ≤ ln 2 / 2.",
+        minimax_single(lambda r: mp.expm1(r) / r, -ln2 / 2 - TINY, ln2 / 2, 5, lambda r: r / exp(r)),
+    )
+    table(
+        "EXPM1_F32",
+        "(e^r - 1 - r)/r², |r| ≤ ln 2.",
+        minimax_single(after_linear, -ln2 - TINY, ln2, 6, lambda r: r * r / abs(mp.expm1(r))),
+    )
+    table(
+        "EXP2_F32",
+        "(2^f - 1)/f, |f| ≤ 1.",
+        minimax_single(lambda f: mp.expm1(f * ln2) / f, -1 - TINY, 1, 7, lambda f: f / exp(f * ln2)),
+    )
+    table(
+        "EXP_SHORT",
+        "(e^r - 1)/r, |r| ≤ ln 2, in f64 for results in f32.",
+        minimax(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 7, lambda r: r / exp(r)),
+    )
+
+    zlog = mpf("0.02944")
+    table("LOG", "(2 atanh s - 2s)/s³ in s², (1+s)/(1-s) between √½ and √2.", minimax(odd(lambda s: 2 * atanh(s), 2), TINY, zlog, 6, lambda z: z))
+    table("LOG_TAIL", "(2 atanh s - 2s - 2/3 s³)/s⁵ in s², same range.", minimax(lambda z: (2 * atanh(sqrt(z)) / sqrt(z) - 2 - 2 * z / 3) / z**2, TINY, zlog, 6, lambda z: z * z))
+    table("LOG_SHORT", "(2 atanh s - 2s)/s³ in s², same range, in f64 for results in f32.", minimax(odd(lambda s: 2 * atanh(s), 2), TINY, zlog, 3, lambda z: z))
+
+    def log_tail(f):
+        return (mp.log1p(f) - f + f * f / 2) / f**3
+
+    table(
+        "LOG_F32",
+        "(log(1+f) - f + f²/2)/f³, f between -1/3 and 1/3.",
+        minimax_single(log_tail, -mpf(1) / 3 + TINY, mpf(1) / 3, 8, lambda f: f**3 / mp.log1p(f)),
+    )
+
+    half_turn = (pi / 2) ** 2 * mpf("1.0000001")
+    table("SIN", "(sin r - r)/r³ in r², |r| ≤ π/2.", minimax(odd(sin), TINY, half_turn, 8, lambda z: z * sqrt(z) / sin(sqrt(z))))
+    table("SIN_F32", "(sin r - r)/r³ in r², |r| ≤ π/2.", minimax_single(odd(sin), TINY, half_turn, 4, lambda z: z * sqrt(z) / sin(sqrt(z))))
+    quarter = (pi / 4) ** 2 * mpf("1.0000001")
+    table("SIN_QUARTER", "(sin r - r)/r³ in r², |r| ≤ π/4.", minimax(odd(sin), TINY, quarter, 6, lambda z: z))
+    table("COS_QUARTER", "(cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4.", minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 6, lambda z: z * z))
+    table("SIN_SHORT", "(sin r - r)/r³ in r², |r| ≤ π/4, in f64 for results in f32.", minimax(odd(sin), TINY, quarter, 3, lambda z: z))
+    table("COS_SHORT", "(cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4, in f64 for results in f32.", minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 3, lambda z: z * z))
+
+    table("ATAN", "(atan t - t)/t³ in t², t ≤ tan(π/8).", minimax(odd(atan), TINY, mpf("0.17158"), 10, lambda z: z))
+    table("ATAN_SHORT", "(atan t - t)/t³ in t², t ≤ tan(π/8), in f64 for results in f32.", minimax(odd(atan), TINY, mpf("0.17158"), 5, lambda z: z))
+    table("ATAN_F32", "(atan t - t)/t³ in t², t ≤ 1.", minimax_single(odd(atan), TINY, 1, 8, lambda z: z * sqrt(z) / atan(sqrt(z))))
+    table("ASIN", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax(odd(asin), TINY, mpf("0.2500001"), 11, lambda z: z))
+    table("ASIN_F32", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax_single(odd(asin), TINY, mpf("0.2500001"), 4, lambda z: z))
+    table("SINH", "(sinh x - x)/x³ in x², x ≤ 1.", minimax(odd(sinh), TINY, mpf("1.0000001"), 7, lambda z: z * sqrt(z) / sinh(sqrt(z))))
+    table("SINH_F32", "(sinh x - x)/x³ in x², x ≤ 1.", minimax_single(odd(sinh), TINY, mpf("1.0000001"), 3, lambda z: z * sqrt(z) / sinh(sqrt(z))))
+    table("ASINH", "(asinh x - x)/x³ in x², x ≤ 1/2.", minimax(odd(asinh), TINY, mpf("0.2500001"), 12, lambda z: z))
+    top, bottom = rational(odd(tanh), TINY, mpf("1.0000001"), 4, 4)
+    table("TANH_TOP", "(tanh x - x)/x³ in x², x ≤ 1: numerator.", top)
+    table("TANH_BOTTOM", "(tanh x - x)/x³ in x², x ≤ 1: denominator.", bottom)
+    table("TANH_F32", "(tanh x - x)/x³ in x², x ≤ 0.65.", minimax_single(odd(tanh), TINY, mpf("0.4226"), 5, lambda z: z * sqrt(z) / tanh(sqrt(z))))
+
+    table("ERF", "erf(x)/x - 1 in x², x ≤ 0.9.", minimax(lambda z: erf(sqrt(z)) / sqrt(z) - 1, TINY, mpf("0.8101"), 11))
+    table("ERF_F32", "erf(x)/x in x², x ≤ 1.", minimax_single(lambda z: erf(sqrt(z)) / sqrt(z), TINY, mpf("1.0001"), 6))
+    table(
+        "ERF_TAIL_F32",
+        "ln(erfc x) in x, 1 ≤ x ≤ 3.95.",
+        minimax_single(lambda x: log(erfc(x)), 1, mpf("3.95"), 7, lambda x: erfc(x)),
+    )
+
+    def scaled_erfc(t):
+        a = 4 * (1 + t) / (1 - t)
+        return (1 + 2 * a) * exp(a * a) * erfc(a)
+
+    table("ERFC", "(1+2a) exp(a²) erfc(a) in t = (a-4)/(a+4), 0 ≤ a ≤ 28.", minimax(scaled_erfc, -1, mpf("0.7501"), 21))
+
+    erfinv_tables()
+    gamma_tables()
+
+
+def pi_long():
+    """π with bits enough for the arguments of f64."""
+    mp.prec = 1500
+    value = pi + 0
+    return value
+
+
+def erfinv_exact(x):
+    return mp.erfinv(x)
+
+
+def erfinv_tables():
+    mp.prec = 200
+
+    def near(w):
+        x = sqrt(-mp.expm1(-w))
+        return mp.erfinv(x) / x
+
+    def tail(shift):
+        def f(u):
+            w = (u + shift) ** 2
+            # erfinv(√(1-e^-w)) from its complement: √(1-q) = 1 - c with c small.
+            q = exp(-w)
+            c = q / (1 + sqrt(1 - q))
+            y = sqrt(w)
+            for _ in range(60):
+                step = (erfc(y) - c) / (2 / sqrt(pi) * exp(-y * y))
+                step = step / (1 + y * step)
+                y += step
+                if abs(step) < mpf(2) ** -150:
+                    break
+            return y / sqrt(1 - q)
+
+        return f
+
+    def relative(f):
+        cache = {}
+
+        def at(x):
+            if x not in cache:
+                cache[x] = f(x)
+            return cache[x]
+
+        return at, lambda x: 1 / at(x)
+
+    f, w = relative(lambda v: near(v + mpf("3.125")))
+    table("ERFINV_NEAR", "erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.", minimax(f, mpf("-3.125") + TINY, mpf("3.1251"), 22, w))
+    f, w = relative(tail(mpf("3.25")))
+    table("ERFINV_MIDDLE", "erfinv(x)/x in √w - 3.25, 6.25 ≤ w < 16.", minimax(f, mpf("-0.7501"), mpf("0.7501"), 18, w))
+    f, w = relative(tail(mpf("5")))
+    table("ERFINV_FAR", "erfinv(x)/x in √w - 5, 16 ≤ w < 37.", minimax(f, mpf("-1.0001"), mpf("1.1"), 18, w))
+
+
+def gamma_tables():
+    mp.prec = 200
+    # Stirling's series, B_2k/(2k(2k-1)), and that of digamma, B_2k/(2k): exact coefficients.
+    table("STIRLING", "B(2k)/(2k(2k-1)): the corrections of Stirling's formula in 1/x.", [mp.bernoulli(2 * k) / (2 * k * (2 * k - 1)) for k in range(1, 11)])
+    table("DIGAMMA", "B(2k)/(2k): the corrections of ln x - 1/(2x) in 1/x².", [mp.bernoulli(2 * k) / (2 * k) for k in range(1, 11)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+//! The error function, its complement and its inverse.
+
+use super::coefficients as c;
+use super::exp::{exp_f32_normal, exp_pair};
+use super::lanes::{Float, Width};
+use super::log::{log_of_pair, log_short};
+use super::pair::{Pair, fast_two_sum, two_product, two_sum};
+
+/// erf.
+pub(super) fn erf<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let magnitude = x.abs();
+    let z = x * x;
+    match x.width {
+        Width::F32 => {
+            let small = x * z.polynomial(&c::ERF_F32);
+            // 1 - erfc, which is 0 to f32 beyond the bound.
+            let bounded = magnitude.at_most(3.95);
+            let large = -exp_f32_normal(bounded.polynomial(&c::ERF_TAIL_F32)) + 1.0;
+            magnitude.lt(1.0).select(small, large.copysign(x))
+        }
+        Width::F64 => {
+            let small = x.fma(z.polynomial(&c::ERF), x);
+            let large = -erfc_positive(magnitude.at_most(6.5)).value() + 1.0;
+            magnitude.lt(0.9).select(small, large.copysign(x))
+        }
+    }
+}
+
+/// 1 - erf.
+pub(super) fn erfc<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    if x.width == Width::F32 {
+        return erfc(x.widen()).narrow();
+    }
+    let magnitude = x.abs();
+    let z = x * x;
+    let small = fast_two_sum(x.constant(1.0), -x.fma(z.polynomial(&c::ERF), x));
+    // In two steps, as the results near the end are denormal.
+    let bounded = magnitude.at_most(28.0);
+    let tail = erfc_scaled(bounded);
+    let right = tail.value() * 2f64.powi(-200);
+    let left = x.constant(2.0) - right;
+    let large = x.sign_bit().select(left, right);
+    magnitude.lt(0.5).select(small.value(), large)
+}
+
+fn erfc_positive<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+    erfc_scaled(a).scale(2f64.powi(-200))
+}
+
+/// 2^200·erfc(a) for 0 ≤ a ≤ 28.
+fn erfc_scaled<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+    let four = a.constant(4.0);
+    let t = two_sum(a, -four).over(two_sum(a, four));
+    let (last, rest) = (c::ERFC[0], &c::ERFC[1..]);
+    let slope = t.high.polynomial(rest);
+    let product = two_product(t.high, slope);
+    let sum = fast_two_sum(a.constant(last), product.high);
+    let low = sum.low + (product.low + t.low * slope);
+    let polynomial = fast_two_sum(sum.high, low);
+    let square = two_product(a, a);
+    let lifted = two_sum(a.constant(c::LN2_200[0]), -square.high);
+    let exponent = Pair { high: lifted.high, low: lifted.low - square.low + c::LN2_200[1] };
+    let power = exp_pair(exponent);
+    power.times(polynomial).over(fast_two_sum(a + a, a.constant(1.0)))
+}
+
+
+
+
+/// The inverse of erf: x times a function of w = -ln(1 - x²), in three ranges of w.
+pub(super) fn erfinv<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let value = match x.width {
+        Width::F32 => {
+            let wide = x.widen();
+            let w = -log_short((-wide).fma(wide, wide.constant(1.0)));
+            (wide * inverse_factor(w)).narrow()
+        }
+        Width::F64 => {
+            let square = two_product(x, x);
+            let rest = two_sum(x.constant(1.0), -square.high);
+            let w = -log_of_pair(Pair { high: rest.high, low: rest.low - square.low });
+            x * inverse_factor(w)
+        }
+    };
+    let limit = x.abs().eq(1.0).choose(f64::INFINITY, f64::NAN, x).copysign(x);
+    x.abs().lt(1.0).select(value, limit)
+}
+
+fn inverse_factor<'e, 'ctx>(w: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let near = (w - 3.125).polynomial(&c::ERFINV_NEAR);
+    let root = w.sqrt();
+    let far = w.lt(16.0);
+    let shifted = root - far.choose(3.25, 5.0, w);
+    let tail = c::ERFINV_MIDDLE
+        .iter()
+        .zip(&c::ERFINV_FAR)
+        .rev()
+        .fold(w.constant(0.0), |sum, (&m, &f)| sum.fma(shifted, far.choose(m, f, w)));
+    w.lt(6.25).select(near, tail)
+}

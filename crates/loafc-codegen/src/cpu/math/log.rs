@@ -1,0 +1,176 @@
+//! Logarithms. The argument is `2^k·m` with m near 1; log m comes from `s = f/(2+f)`, `f = m - 1`, in f64 and from a
+//! polynomial in f, without a division, in f32.
+
+use super::coefficients as c;
+use super::lanes::{Float, Int, Width};
+use super::pair::{Pair, fast_two_sum, two_product, two_sum};
+
+/// `x = 2^exponent·(1 + fraction)`, for positive finite x.
+struct Split<'e, 'ctx> {
+    exponent: Float<'e, 'ctx>,
+    /// The exponent where x is not denormal.
+    normal_exponent: Int<'e, 'ctx>,
+    fraction: Float<'e, 'ctx>,
+}
+
+/// Splits with 1 + fraction from the float of these bits up to its double.
+fn split<'e, 'ctx>(x: Float<'e, 'ctx>, lowest_bits: i64) -> Split<'e, 'ctx> {
+    let width = x.width;
+    let (lift, lifted_by) = match width {
+        Width::F32 => (8_388_608.0, -23.0),
+        Width::F64 => (18_014_398_509_481_984.0, -54.0),
+    };
+    let denormal = x.lt(width.min_normal());
+    let bits = denormal.select(x * lift, x).bits();
+    let exponent = (bits - lowest_bits).shift_signed(width.significand_bits());
+    let significand = (bits - (exponent << width.significand_bits())).as_float();
+    Split {
+        exponent: exponent.to_float() + denormal.choose(lifted_by, 0.0, x),
+        normal_exponent: exponent,
+        fraction: significand - 1.0,
+    }
+}
+
+/// √½ in f64 and 2/3 in f32.
+fn split_at_default<'e, 'ctx>(x: Float<'e, 'ctx>) -> Split<'e, 'ctx> {
+    split(
+        x,
+        match x.width {
+            Width::F32 => 0x3f2a_aaab,
+            Width::F64 => 0x3fe6_a09e_667f_3bcd,
+        },
+    )
+}
+
+/// `value` for positive finite x, and the right thing for all others.
+fn with_limits<'e, 'ctx>(x: Float<'e, 'ctx>, value: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let negative = x.lt(0.0).select(f64::NAN, x);
+    let special = x.eq(0.0).select(f64::NEG_INFINITY, negative);
+    (x.gt(0.0) & x.lt(f64::INFINITY)).select(value, special)
+}
+
+/// The natural logarithm of high + low, in f64, for positive finite high.
+fn log_core<'e, 'ctx>(high: Float<'e, 'ctx>, low: Option<Float<'e, 'ctx>>) -> Float<'e, 'ctx> {
+    let Split { exponent: k, normal_exponent, fraction: f } = split_at_default(high);
+    let s = f / (f + 2.0);
+    let z = s * s;
+    let half_square = f * f * 0.5;
+    let rest = z * z.polynomial(&c::LOG);
+    let mut correction = k * c::LN2[1];
+    if let Some(low) = low {
+        // low/high; with 1/(1+f) to a few bits.
+        let power = (normal_exponent.constant(1023 << 52) - (normal_exponent << 52)).as_float();
+        let scaled = high.lt(1e18).select(low, low.constant(0.0)) * power;
+        correction = scaled.fma(f.fma(f - 1.0, f.constant(1.0)), correction);
+    }
+    let inner = half_square - s.fma(half_square + rest, correction);
+    k.fma(c::LN2[0], -(inner - f))
+}
+
+fn log_f32_parts<'e, 'ctx>(split: &Split<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let f = split.fraction;
+    let square = f * f;
+    let cubic = square * f * f.polynomial(&c::LOG_F32);
+    square.fma(-0.5, cubic)
+}
+
+/// ln x.
+pub(super) fn log<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let value = match x.width {
+        Width::F32 => {
+            let parts = split_at_default(x);
+            let tail = parts.exponent.fma(c::LN2_F32[1], log_f32_parts(&parts));
+            parts.exponent.fma(c::LN2_F32[0], parts.fraction + tail)
+        }
+        Width::F64 => log_core(x, None),
+    };
+    with_limits(x, value)
+}
+
+/// ln of a pair that is positive and finite.
+pub(super) fn log_of_pair<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
+    log_core(x.high, Some(x.low))
+}
+
+/// ln(1 + y) of a pair > -1 in f64.
+pub(super) fn log1p_of_pair<'e, 'ctx>(y: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let sum = two_sum(y.high.constant(1.0), y.high);
+    log_core(sum.high, Some(sum.low + y.low))
+}
+
+/// ln(1 + x).
+pub(super) fn log1p<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    if x.width == Width::F32 {
+        return log1p(x.widen()).narrow();
+    }
+    let value = log1p_of_pair(Pair::of(x));
+    let value = x.eq(0.0).select(x, value);
+    let below = x.lt(-1.0).select(f64::NAN, x);
+    let special = x.eq(-1.0).select(f64::NEG_INFINITY, below);
+    (x.gt(-1.0) & x.lt(f64::INFINITY)).select(value, special)
+}
+
+/// The logarithm of an f64 > 0 as a pair, with 2^-66 of relative error.
+pub(super) fn log_pair<'e, 'ctx>(x: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+    let Split { exponent: k, fraction: f, .. } = split_at_default(x);
+    let m = significand_log(f);
+    let sum = two_sum(k * c::LN2[0], m.high);
+    fast_two_sum(sum.high, sum.low + k.fma(c::LN2[1], m.low))
+}
+
+/// ln(1 + f) as a pair.
+fn significand_log<'e, 'ctx>(f: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+    let divisor = fast_two_sum(f.constant(2.0), f);
+    let s = Pair::of(f).over(divisor);
+    let z = s.times(s);
+    let tail = z.high * z.high.polynomial(&c::LOG_TAIL);
+    let factor = fast_two_sum(f.constant(c::TWO_THIRDS[0]), tail + c::TWO_THIRDS[1]);
+    let cubic = s.times(z).times(factor);
+    let twice = s.scale(2.0);
+    let sum = fast_two_sum(twice.high, cubic.high);
+    fast_two_sum(sum.high, sum.low + (twice.low + cubic.low))
+}
+
+/// ln x of a positive f64, precise enough for a result in f32.
+pub(super) fn log_short<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let Split { exponent: k, fraction: f, .. } = split_at_default(x);
+    let s = f / (f + 2.0);
+    let z = s * s;
+    let value = (s * z).fma(z.polynomial(&c::LOG_SHORT), s + s);
+    k.fma(c::LN2[0], value)
+}
+
+/// log2 x.
+pub(super) fn log2<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let value = match x.width {
+        Width::F32 => {
+            // Both parts of log2(e) times both parts of the logarithm; k itself is exact.
+            let parts = split_at_default(x);
+            let tail = log_f32_parts(&parts);
+            let log = fast_two_sum(parts.fraction, tail);
+            let product = two_product(log.high, x.constant(c::LOG2_E_F32[0]));
+            let low = log.low.fma(c::LOG2_E_F32[0], log.high.fma(c::LOG2_E_F32[1], product.low));
+            parts.exponent + (product.high + low)
+        }
+        Width::F64 => {
+            let Split { exponent, fraction, .. } = split_at_default(x);
+            let product = significand_log(fraction).times(Pair::constant(x, c::LOG2_E));
+            let sum = two_sum(exponent, product.high);
+            sum.high + (sum.low + product.low)
+        }
+    };
+    with_limits(x, value)
+}
+
+/// log10 x.
+pub(super) fn log10<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    if x.width == Width::F32 {
+        let wide = x.widen();
+        return with_limits(x, (log_short(wide) * c::LOG10_E[0]).narrow());
+    }
+    let Split { exponent, fraction, .. } = split_at_default(x);
+    let product = significand_log(fraction).times(Pair::constant(x, c::LOG10_E));
+    let sum = two_sum(exponent * c::LOG10_2[0], product.high);
+    let value = sum.high + (sum.low + exponent.fma(c::LOG10_2[1], product.low));
+    with_limits(x, value)
+}

@@ -1,0 +1,260 @@
+//! sin, cos, tan. The argument is reduced by multiples of π that are subtracted in parts; where it is too large for
+//! that, by a product with the bits of 2/π (Payne and Hanek), behind a branch that is taken when any lane needs it.
+
+use super::coefficients as c;
+use super::lanes::{Float, Int, Width};
+use super::pair::{Pair, fast_two_sum, two_product, two_sum};
+
+/// `x = n·period + r`: the low bits of n, and r.
+struct Turned<'e, 'ctx> {
+    count: Float<'e, 'ctx>,
+    rest: Pair<'e, 'ctx>,
+}
+
+/// Below this the parts of π are subtracted.
+fn small_limit(width: Width) -> f64 {
+    match width {
+        Width::F32 => 40_000.0,
+        Width::F64 => 1_073_741_824.0,
+    }
+}
+
+/// sin x.
+pub(super) fn sin<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let turned = reduce_half_turns(x, 0.0);
+    // -0 would turn to +0.
+    x.eq(0.0).select(x, sin_of(turned))
+}
+
+/// cos x.
+pub(super) fn cos<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    sin_of(reduce_half_turns(x, 0.5))
+}
+
+/// `(-1)^count·sin(rest)`.
+fn sin_of<'e, 'ctx>(turned: Turned<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let Pair { high: r, low } = turned.rest;
+    let z = r * r;
+    let value = match r.width {
+        Width::F32 => (r * z).fma(z.polynomial(&c::SIN_F32), low) + r,
+        Width::F64 => {
+            // The low part times cos r, to a few bits.
+            let slope = z.fma(z.fma(1.0 / 24.0, z.constant(-0.5)), z.constant(1.0));
+            (r * z).fma(z.polynomial(&c::SIN), low * slope) + r
+        }
+    };
+    let sign = turned.count.bits() << (r.width.bits() - 1);
+    (value.bits() ^ sign).as_float()
+}
+
+/// `x + shift·π = n·π + r` with |r| ≤ π/2; `count` carries n in its low bits.
+fn reduce_half_turns<'e, 'ctx>(x: Float<'e, 'ctx>, shift: f64) -> Turned<'e, 'ctx> {
+    let magic = x.width.round_magic();
+    let count = if shift == 0.0 {
+        x.fma(std::f64::consts::FRAC_1_PI, x.constant(magic))
+    } else {
+        x.fma(std::f64::consts::FRAC_1_PI, x.constant(shift)) + magic
+    };
+    let mut k = count - magic;
+    if shift != 0.0 {
+        k = k - shift;
+    }
+    let rest = subtract_multiple(x, k, 1.0);
+    let huge = !x.abs().le(small_limit(x.width));
+    let [count, high, low] = x.emitter().unless_any(huge, [count, rest.high, rest.low], || {
+        let slow = payne_hanek(x, Period::HalfTurn, shift != 0.0);
+        [
+            huge.select(slow.count, count),
+            huge.select(slow.rest.high, rest.high),
+            huge.select(slow.rest.low, rest.low),
+        ]
+    });
+    Turned { count, rest: Pair { high, low } }
+}
+
+/// `x - k·π·factor`, the factor a power of two.
+fn subtract_multiple<'e, 'ctx>(x: Float<'e, 'ctx>, k: Float<'e, 'ctx>, factor: f64) -> Pair<'e, 'ctx> {
+    match x.width {
+        Width::F32 => {
+            let first = k.fma(-factor * c::PI_F32[0], x);
+            let second = k.fma(-factor * c::PI_F32[1], first);
+            let rest = k.fma(-factor * c::PI_F32[1], first - second);
+            Pair { high: second, low: k.fma(-factor * c::PI_F32[2], rest) }
+        }
+        Width::F64 => {
+            let first = k.fma(-factor * c::PI[0], x);
+            let part = two_product(k, x.constant(factor * c::PI[1]));
+            let sum = two_sum(first, -part.high);
+            Pair { high: sum.high, low: k.fma(-factor * c::PI[2], sum.low - part.low) }
+        }
+    }
+}
+
+/// What an argument is reduced by.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Period {
+    /// π.
+    HalfTurn,
+    /// π/2.
+    QuarterTurn,
+}
+
+/// The reduction for any finite argument ≥ 1; infinities and NaN give NaN. `shifted` adds π/2 first.
+fn payne_hanek<'e, 'ctx>(x: Float<'e, 'ctx>, period: Period, shifted: bool) -> Turned<'e, 'ctx> {
+    if x.width == Width::F32 {
+        let wide = payne_hanek(x.widen(), period, shifted);
+        let high = wide.rest.high.narrow();
+        let low = ((wide.rest.high - high.widen()) + wide.rest.low).narrow();
+        return Turned { count: wide.count.narrow_low_bits(), rest: Pair { high, low } };
+    }
+    let (top, bottom) = quarter_turns(x);
+    let negative = x.sign_bit();
+    let top = negative.select_int(negate_high(top, bottom), top);
+    let bottom = negative.select_int(bottom.constant(0) - bottom, bottom);
+    let top = if shifted { top + (1 << 62) } else { top };
+    // Rounds to the nearest multiple of the period, and leaves a signed fraction of it.
+    let fraction_bits = if period == Period::HalfTurn { 63 } else { 62 };
+    let count = (top + (1 << (fraction_bits - 1))) >> fraction_bits;
+    let rest = top - shift_up(count, fraction_bits);
+    // In units of 2^-62 quarter turns, four pieces of 32 bits that floats hold exactly.
+    let unit = std::f64::consts::FRAC_PI_2;
+    let pieces = [
+        (rest.shift_signed(32), 4_294_967_296.0),
+        (rest & 0xffff_ffff, 1.0),
+        (bottom >> 32, 1.0 / 4_294_967_296.0),
+        (bottom & 0xffff_ffff, 1.0 / 18_446_744_073_709_551_616.0),
+    ];
+    let scale = 0.5f64.powi(62);
+    let [a, b, d, e] = pieces.map(|(piece, weight)| piece.to_float() * (weight * scale));
+    let upper = fast_two_sum(a, b);
+    let lower = fast_two_sum(d, e);
+    let fraction = Pair::plus(upper, lower);
+    let angle = fraction.times(Pair { high: x.constant(unit), low: x.constant(c::PI[1] * 0.5) });
+    let poison = x - x;
+    Turned { count: count.as_float(), rest: Pair { high: angle.high + poison, low: angle.low } }
+}
+
+fn shift_up<'e, 'ctx>(count: Int<'e, 'ctx>, by: u32) -> Int<'e, 'ctx> {
+    count << by
+}
+
+/// The upper half of -(top·2^64 + bottom).
+fn negate_high<'e, 'ctx>(top: Int<'e, 'ctx>, bottom: Int<'e, 'ctx>) -> Int<'e, 'ctx> {
+    let carry = bottom.eq(0).select_int(bottom.constant(1), bottom.constant(0));
+    (top ^ -1) + carry
+}
+
+/// `|x|·2/π` modulo 4 as a fixed-point number of 2 + 126 bits, in two words.
+fn quarter_turns<'e, 'ctx>(x: Float<'e, 'ctx>) -> (Int<'e, 'ctx>, Int<'e, 'ctx>) {
+    let bits = x.bits() & i64::MAX;
+    let significand = (bits & ((1 << 52) - 1)) | (1 << 52);
+    // x = significand·2^exponent. The window starts at the bit of 2/π whose product with the lowest bit of the
+    // significand has weight 2; the table starts with 64 zeros.
+    let exponent = (bits >> 52) - 1075;
+    let start = (exponent + (64 - 2)).clamp(0, 1033);
+    let word = start >> 6;
+    let shift = start & 63;
+    let e = x.emitter();
+    let words = [0, 1, 2, 3].map(|k| e.gather("loafc.two_over_pi", &c::TWO_OVER_PI, word + k));
+    let window = |k: usize| {
+        // Shifted in two steps, as a shift by 64 is undefined.
+        let from_next = (words[k + 1] >> 1).shift_right_by(shift.constant(63) - shift);
+        words[k].shift_left_by(shift) | from_next
+    };
+    // 32-bit limbs, the most significant first.
+    let mut limbs = Vec::with_capacity(6);
+    for w in [window(0), window(1), window(2)] {
+        limbs.push(w >> 32);
+        limbs.push(w & 0xffff_ffff);
+    }
+    multiply_top(&limbs, significand)
+}
+
+/// The upper 128 bits of `limbs·factor` modulo 2^192; limbs have 32 bits, the factor 53.
+fn multiply_top<'e, 'ctx>(limbs: &[Int<'e, 'ctx>], factor: Int<'e, 'ctx>) -> (Int<'e, 'ctx>, Int<'e, 'ctx>) {
+    let (low, high) = (factor & 0xffff_ffff, factor >> 32);
+    let zero = factor.constant(0);
+    let by_low: Vec<_> = limbs.iter().map(|&w| w.times(low)).collect();
+    let by_high: Vec<_> = limbs.iter().map(|&w| w.times(high)).collect();
+    let lower = |v: Option<&Int<'e, 'ctx>>| v.map_or(zero, |&v| v & 0xffff_ffff);
+    let upper = |v: Option<&Int<'e, 'ctx>>| v.map_or(zero, |&v| v >> 32);
+    let mut carry = zero;
+    let mut digits = Vec::with_capacity(limbs.len());
+    for k in (0..limbs.len()).rev() {
+        let sum = lower(by_low.get(k))
+            + upper(by_low.get(k + 1))
+            + lower(by_high.get(k + 1))
+            + upper(by_high.get(k + 2))
+            + carry;
+        digits.push(sum & 0xffff_ffff);
+        carry = sum >> 32;
+    }
+    digits.reverse();
+    ((digits[0] << 32) | digits[1], (digits[2] << 32) | digits[3])
+}
+
+/// tan x.
+pub(super) fn tan<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    if x.width == Width::F32 {
+        return tan_f32(x);
+    }
+    let turned = reduce_quarter_turns(x, small_limit(Width::F64));
+    let Pair { high: r, low } = turned.rest;
+    let z = r * r;
+    let sine = fast_two_sum(r, (r * z).fma(z.polynomial(&c::SIN_QUARTER), low));
+    let half = z * 0.5;
+    let one = x.constant(1.0);
+    let square_rest = r.fma(r, -z) * 0.5;
+    let near_one = one - half;
+    let cosine_rest = ((one - near_one) - half) - square_rest;
+    let cosine_rest = r.fma(-low, (z * z).fma(z.polynomial(&c::COS_QUARTER), cosine_rest));
+    let cosine = fast_two_sum(near_one, cosine_rest);
+    let odd = (turned.count.bits() & 1).eq(1);
+    let top = Pair { high: odd.select(-cosine.high, sine.high), low: odd.select(-cosine.low, sine.low) };
+    let bottom = Pair { high: odd.select(sine.high, cosine.high), low: odd.select(sine.low, cosine.low) };
+    x.eq(0.0).select(x, top.over(bottom).value())
+}
+
+/// Through f64, whose precision leaves room for short polynomials.
+fn tan_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let turned = reduce_quarter_turns(x.widen(), small_limit(Width::F64));
+    let r = turned.rest.high;
+    let z = r * r;
+    let sine = (r * z).fma(z.polynomial(&c::SIN_SHORT), r);
+    let cosine = z.fma(z.fma(z.polynomial(&c::COS_SHORT), z.constant(-0.5)), z.constant(1.0));
+    let odd = (turned.count.bits() & 1).eq(1);
+    let value = odd.select(-cosine, sine) / odd.select(sine, cosine);
+    x.eq(0.0).select(x, value.narrow())
+}
+
+/// `x = n·π/2 + r` with |r| ≤ π/4 in f64; `count` carries n in its low bits.
+fn reduce_quarter_turns<'e, 'ctx>(x: Float<'e, 'ctx>, limit: f64) -> Turned<'e, 'ctx> {
+    let magic = x.width.round_magic();
+    let count = x.fma(std::f64::consts::FRAC_2_PI, x.constant(magic));
+    let rest = subtract_multiple(x, count - magic, 0.5);
+    let huge = !x.abs().le(limit);
+    let [count, high, low] = x.emitter().unless_any(huge, [count, rest.high, rest.low], || {
+        let slow = payne_hanek(x, Period::QuarterTurn, false);
+        [
+            huge.select(slow.count, count),
+            huge.select(slow.rest.high, rest.high),
+            huge.select(slow.rest.low, rest.low),
+        ]
+    });
+    Turned { count, rest: Pair { high, low } }
+}
+
+/// sin(πx) and cos(πx) of an f64: x - round(x) is exact, so no reduction is needed.
+pub(super) fn sin_cos_pi<'e, 'ctx>(x: Float<'e, 'ctx>) -> (Float<'e, 'ctx>, Float<'e, 'ctx>) {
+    let halves = (x * 2.0).round_even();
+    let part = halves.fma(-0.5, x);
+    let angle = Pair::of(part).times(Pair::constant(x, [c::PI[0], c::PI[1]]));
+    let (r, z) = (angle.high, angle.high * angle.high);
+    let sine = (r * z).fma(z.polynomial(&c::SIN_QUARTER), angle.low) + r;
+    let cosine = z.fma(z.fma(z.polynomial(&c::COS_QUARTER), z.constant(-0.5)), z.constant(1.0));
+    // halves modulo 4, in floats, as it may be larger than any integer.
+    let turn = halves - (halves * 0.25).floor() * 4.0;
+    let odd = turn.eq(1.0) | turn.eq(3.0);
+    let (s, t) = (odd.select(cosine, sine), odd.select(sine, cosine));
+    (turn.ge(2.0).select(-s, s), (turn.eq(1.0) | turn.eq(2.0)).select(-t, t))
+}
