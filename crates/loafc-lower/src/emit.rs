@@ -1,0 +1,413 @@
+//! Writes expressions into the body of a loop nest: each node at the coordinates it is asked for, every
+//! operation once. Arithmetic on positions stays an index as long as it is affine, so that reads through
+//! computed positions and tests on them remain visible to the later passes.
+
+use std::sync::Arc;
+
+use loafc_ir::dtype::{DType, Scalar};
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::{BinaryOp, Body, BufferId, Loop, LoopNest, Op, StoreMode, UnaryOp, ValueId};
+use loafc_ir::size::Size;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::expr::{Arena, Coord, Expr, ExprId};
+use crate::view::position;
+
+/// Coordinates of a node as functions of the nest's loops.
+pub(crate) type Coords = SmallVec<[Index; 4]>;
+
+/// A nest under construction.
+pub(crate) struct Emitter<'a> {
+    arena: &'a Arena,
+    loops: Vec<Loop>,
+    body: Body,
+    /// Operations already there.
+    known: FxHashMap<Op, ValueId>,
+    /// Nodes already written, by coordinates and guard.
+    written: FxHashMap<(ExprId, Coords, Option<ValueId>), ValueId>,
+    /// Nodes of the graph that the body came from, innermost first.
+    origins: Vec<u32>,
+}
+
+impl<'a> Emitter<'a> {
+    pub(crate) fn new(arena: &'a Arena, loops: Vec<Loop>) -> Emitter<'a> {
+        Emitter {
+            arena,
+            loops,
+            body: Body::default(),
+            known: FxHashMap::default(),
+            written: FxHashMap::default(),
+            origins: Vec::new(),
+        }
+    }
+
+    /// Number of operations so far.
+    pub(crate) fn len(&self) -> usize {
+        self.body.ops.len()
+    }
+
+    /// Appends an operation, unless its value is there already.
+    pub(crate) fn push(&mut self, op: Op) -> ValueId {
+        if let Some(value) = self.known.get(&op) {
+            return *value;
+        }
+        let value = self.body.push(op.clone());
+        self.known.insert(op, value);
+        value
+    }
+
+    pub(crate) fn constant(&mut self, value: Scalar, dtype: DType) -> ValueId {
+        self.push(Op::Const(value, dtype))
+    }
+
+    pub(crate) fn unary(&mut self, op: UnaryOp, a: ValueId) -> ValueId {
+        self.push(Op::Unary(op, a))
+    }
+
+    pub(crate) fn binary(&mut self, op: BinaryOp, a: ValueId, b: ValueId) -> ValueId {
+        self.index_arithmetic(op, a, b).unwrap_or_else(|| self.push(Op::Binary(op, a, b)))
+    }
+
+    /// Stores a value; nothing shares a store.
+    pub(crate) fn store(&mut self, buffer: BufferId, index: Index, value: ValueId, mode: StoreMode) {
+        self.body.push(Op::Store { buffer, index, value, guard: None, mode });
+    }
+
+    /// As [`Emitter::store`], where the guard holds.
+    pub(crate) fn store_guarded(
+        &mut self,
+        buffer: BufferId,
+        index: Index,
+        value: ValueId,
+        guard: Option<ValueId>,
+        mode: StoreMode,
+    ) {
+        self.body.push(Op::Store { buffer, index, value, guard, mode });
+    }
+
+    /// The nest, with the graph's nodes that it came from.
+    pub(crate) fn finish(self) -> (LoopNest, Vec<u32>) {
+        let nest = LoopNest { name: Arc::from(""), loops: self.loops, body: self.body, origins: Vec::new() };
+        (nest, self.origins)
+    }
+
+    /// An i64 value as an index: affine where it is known to be, else the value itself.
+    pub(crate) fn as_index(&self, value: ValueId) -> Index {
+        self.known_index(value).unwrap_or_else(|| Index::of_atom(IndexAtom::Value(value)))
+    }
+
+    /// The value of a node at these coordinates.
+    pub(crate) fn emit(&mut self, id: ExprId, at: &[Index], guard: Option<ValueId>) -> ValueId {
+        let key = (id, at.iter().cloned().collect::<Coords>(), guard);
+        if let Some(value) = self.written.get(&key) {
+            return *value;
+        }
+        let arena = self.arena;
+        let node = arena.get(id);
+        let value = self.emit_expr(&node.expr, node.dtype, at, guard);
+        if !self.origins.contains(&node.origin) {
+            self.origins.push(node.origin);
+        }
+        self.written.insert(key, value);
+        value
+    }
+
+    fn emit_expr(&mut self, expr: &Expr, dtype: DType, at: &[Index], guard: Option<ValueId>) -> ValueId {
+        match expr {
+            Expr::Const(value) => self.constant(*value, dtype),
+            Expr::Size(size) => match size.as_const() {
+                Some(c) => self.constant(Scalar::Int(c), DType::I64),
+                None => self.push(Op::SizeValue(*size)),
+            },
+            Expr::Index(index) => {
+                let index = self.at(index, at);
+                self.index_value(index)
+            }
+            Expr::InRange { index, low, high } => {
+                let index = self.at(index, at);
+                self.in_range(index, *low, *high)
+            }
+            Expr::Load(view) => self.push(Op::Load { buffer: view.buffer, index: position(view, at), guard }),
+            Expr::Unary(op, a) => {
+                let a = self.emit(*a, at, guard);
+                self.unary(*op, a)
+            }
+            Expr::Binary(op, a, b) => {
+                let operand_type = self.arena.get(*b).dtype;
+                let a = self.emit(*a, at, guard);
+                let b = self.emit(*b, at, guard);
+                if divides(*op) && operand_type.is_int() {
+                    return self.divide(*op, a, b, operand_type, guard);
+                }
+                self.binary(*op, a, b)
+            }
+            Expr::Where(c, a, b) => {
+                let c = self.emit(*c, at, guard);
+                match self.known_bool(c) {
+                    Some(true) => return self.emit(*a, at, guard),
+                    Some(false) => return self.emit(*b, at, guard),
+                    None => {}
+                }
+                let a = self.emit(*a, at, guard);
+                let b = self.emit(*b, at, guard);
+                if a == b { a } else { self.push(Op::Where(c, a, b)) }
+            }
+            Expr::Fma(a, b, c) => {
+                let a = self.emit(*a, at, guard);
+                let b = self.emit(*b, at, guard);
+                let c = self.emit(*c, at, guard);
+                self.push(Op::Fma(a, b, c))
+            }
+            Expr::Cast(a) => {
+                let from = self.arena.get(*a).dtype;
+                let a = self.emit(*a, at, guard);
+                if from == dtype { a } else { self.push(Op::Cast(a, dtype)) }
+            }
+            Expr::Bitcast(a) => {
+                let a = self.emit(*a, at, guard);
+                self.push(Op::Bitcast(a, dtype))
+            }
+            Expr::Copy(a) => self.emit(*a, at, guard),
+            Expr::View { source, coords } => {
+                let coords: Coords = coords
+                    .iter()
+                    .map(|coord| match coord {
+                        Coord::At(index) => self.at(index, at),
+                        Coord::Value(value) => {
+                            let value = self.emit(*value, at, guard);
+                            self.as_index(value)
+                        }
+                    })
+                    .collect();
+                self.emit(*source, &coords, guard)
+            }
+            Expr::Guarded { condition, source } => {
+                let condition = self.emit(*condition, at, guard);
+                let inner = match (guard, self.known_bool(condition)) {
+                    (_, Some(true)) => guard,
+                    (None, _) => Some(condition),
+                    (Some(outer), _) => Some(self.push(Op::Binary(BinaryOp::And, outer, condition))),
+                };
+                self.emit(*source, at, inner)
+            }
+            Expr::Checked { value, condition, message } => {
+                let condition = self.emit(*condition, at, guard);
+                let value = self.emit(*value, at, guard);
+                self.check(condition, message.clone(), guard);
+                value
+            }
+        }
+    }
+
+    /// Fails the program where the condition is false and the guard is true.
+    fn check(&mut self, condition: ValueId, message: Arc<str>, guard: Option<ValueId>) {
+        if self.known_bool(condition) == Some(true) {
+            return;
+        }
+        let condition = match guard {
+            None => condition,
+            Some(guard) => {
+                let outside = self.push(Op::Unary(UnaryOp::Not, guard));
+                self.push(Op::Binary(BinaryOp::Or, condition, outside))
+            }
+        };
+        self.push(Op::Check(condition, message));
+    }
+
+    /// An integer division that fails the program on a zero divisor, as PyTorch does, and itself divides by one
+    /// there, so that no lane of a vector ever traps.
+    fn divide(
+        &mut self,
+        op: BinaryOp,
+        a: ValueId,
+        b: ValueId,
+        dtype: DType,
+        guard: Option<ValueId>,
+    ) -> ValueId {
+        if let Some(value) = self.index_arithmetic(op, a, b) {
+            return value;
+        }
+        if matches!(self.body.op(b), Op::Const(c, _) if c.to_i64() != 0) {
+            return self.push(Op::Binary(op, a, b));
+        }
+        let zero = self.constant(Scalar::Int(0), dtype);
+        let one = self.constant(Scalar::Int(1), dtype);
+        let fine = self.push(Op::Binary(BinaryOp::Ne, b, zero));
+        self.check(fine, Arc::from("ZeroDivisionError: integer division or modulo by zero"), guard);
+        let divisor = self.push(Op::Where(fine, b, one));
+        self.push(Op::Binary(op, a, divisor))
+    }
+
+    /// A function of coordinates as a function of the loops.
+    fn at(&self, index: &Index, at: &[Index]) -> Index {
+        let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
+        index.substitute(&|v| at[v.0 as usize].clone(), &|v| v, &extents)
+    }
+
+    fn bounds(&self, index: &Index) -> Option<(Size, Size)> {
+        let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
+        index.bounds(&extents)
+    }
+
+    pub(crate) fn index_value(&mut self, index: Index) -> ValueId {
+        if let [(IndexAtom::Value(value), stride)] = index.terms.as_slice()
+            && stride.is(1)
+            && index.offset.is(0)
+        {
+            return *value;
+        }
+        match index.as_constant() {
+            Some(size) => match size.as_const() {
+                Some(c) => self.constant(Scalar::Int(c), DType::I64),
+                None => self.push(Op::SizeValue(size)),
+            },
+            None => self.push(Op::IndexValue(index)),
+        }
+    }
+
+    fn in_range(&mut self, index: Index, low: Size, high: Size) -> ValueId {
+        if let Some((least, most)) = self.bounds(&index)
+            && let (Some(above_low), Some(below_high)) =
+                ((least - low).as_const(), (high - Size::ONE - most).as_const())
+            && above_low >= 0
+            && below_high >= 0
+        {
+            return self.constant(Scalar::Bool(true), DType::Bool);
+        }
+        if let (Some(at), Some(low), Some(high)) =
+            (index.as_constant().and_then(Size::as_const), low.as_const(), high.as_const())
+        {
+            return self.constant(Scalar::Bool(low <= at && at < high), DType::Bool);
+        }
+        self.push(Op::InRange { index, low, high })
+    }
+
+    /// The index that an i64 value is, if it is one.
+    fn known_index(&self, value: ValueId) -> Option<Index> {
+        match self.body.op(value) {
+            Op::IndexValue(index) => Some(index.clone()),
+            Op::SizeValue(size) => Some(Index::constant(*size)),
+            Op::Const(Scalar::Int(c), DType::I64) => Some(Index::constant(Size::from(*c))),
+            _ => None,
+        }
+    }
+
+    fn known_bool(&self, value: ValueId) -> Option<bool> {
+        match self.body.op(value) {
+            Op::Const(Scalar::Bool(b), _) => Some(*b),
+            _ => None,
+        }
+    }
+
+    /// Arithmetic and comparisons of positions that stay indices or range tests. Positions are far from
+    /// overflowing, so exact integers and wrapping ones agree.
+    fn index_arithmetic(&mut self, op: BinaryOp, a: ValueId, b: ValueId) -> Option<ValueId> {
+        let (x, y) = (self.known_index(a)?, self.known_index(b)?);
+        let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
+        let constant = |i: &Index| i.as_constant();
+        let positive = |i: &Index| i.as_constant().filter(|s| s.as_const().is_some_and(|c| c > 0));
+        let index = match op {
+            BinaryOp::Add => x.plus(&y),
+            BinaryOp::Sub => x.plus(&y.times(Size::from(-1))),
+            BinaryOp::Mul => match (constant(&x), constant(&y)) {
+                (_, Some(factor)) => x.times(factor),
+                (Some(factor), _) => y.times(factor),
+                _ => return None,
+            },
+            BinaryOp::FloorDiv => x.floor_div(positive(&y)?, &extents),
+            BinaryOp::Remainder => x.modulo(positive(&y)?, &extents),
+            // Truncation is rounding down for what is never negative.
+            BinaryOp::TruncDiv | BinaryOp::Fmod => {
+                let divisor = positive(&y)?;
+                let (low, _) = x.bounds(&extents)?;
+                if low.as_const().is_none_or(|l| l < 0) {
+                    return None;
+                }
+                if op == BinaryOp::Fmod {
+                    x.modulo(divisor, &extents)
+                } else {
+                    x.floor_div(divisor, &extents)
+                }
+            }
+            BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge | BinaryOp::Eq => {
+                // Program constants may be anything; a difference with them must not wrap.
+                let small = |i: &Index| i.offset.as_const().is_none_or(|c| c.unsigned_abs() < 1 << 62);
+                if !small(&x) || !small(&y) {
+                    return None;
+                }
+                let difference = x.plus(&y.times(Size::from(-1)));
+                let (least, most) = self.bounds(&difference)?;
+                let (zero, one) = (Size::ZERO, Size::ONE);
+                let (low, high) = match op {
+                    BinaryOp::Lt => (least, zero),
+                    BinaryOp::Le => (least, one),
+                    BinaryOp::Gt => (one, most + one),
+                    BinaryOp::Ge => (zero, most + one),
+                    _ => (zero, one),
+                };
+                return Some(self.in_range_of_difference(difference, low, high, least, most));
+            }
+            _ => return None,
+        };
+        Some(self.index_value(index))
+    }
+
+    /// A range test with the bounds of the index known: decided where they decide it.
+    fn in_range_of_difference(
+        &mut self,
+        index: Index,
+        low: Size,
+        high: Size,
+        least: Size,
+        most: Size,
+    ) -> ValueId {
+        let negative = |s: Size| s.as_const().is_some_and(|c| c < 0);
+        // Empty range, or wholly outside of it.
+        if negative(high - Size::ONE - least) || negative(most - low) {
+            return self.constant(Scalar::Bool(false), DType::Bool);
+        }
+        self.in_range(index, low, high)
+    }
+}
+
+fn divides(op: BinaryOp) -> bool {
+    matches!(op, BinaryOp::FloorDiv | BinaryOp::TruncDiv | BinaryOp::Remainder | BinaryOp::Fmod)
+}
+
+/// Drops operations that nothing uses and joins equal ones. Loads may only be joined while no store stands
+/// between them, which holds for all nests of the lowering: they load first and store last.
+pub(crate) fn tidy(body: &Body) -> Body {
+    let mut used = vec![false; body.ops.len()];
+    for (k, op) in body.ops.iter().enumerate().rev() {
+        if matches!(op, Op::Store { .. } | Op::Check(..)) {
+            used[k] = true;
+        }
+        if used[k] {
+            op.for_each_operand(&mut |v| used[v.0 as usize] = true);
+        }
+    }
+    let mut tidied = Body::default();
+    let mut known: FxHashMap<Op, ValueId> = FxHashMap::default();
+    let mut renamed = vec![ValueId(0); body.ops.len()];
+    for (k, op) in body.ops.iter().enumerate() {
+        if !used[k] {
+            continue;
+        }
+        let op = rename(op, &renamed);
+        renamed[k] = match known.get(&op) {
+            Some(value) if !matches!(op, Op::Store { .. }) => *value,
+            _ => {
+                let value = tidied.push(op.clone());
+                known.insert(op, value);
+                value
+            }
+        };
+    }
+    tidied
+}
+
+fn rename(op: &Op, names: &[ValueId]) -> Op {
+    // No extents: an index must not be taken apart any further here.
+    op.substitute(&Index::of_loop, &|v| names[v.0 as usize], &|_| None)
+}
