@@ -6,6 +6,7 @@ pub mod alignment;
 pub mod cluster;
 pub mod cost;
 mod emit;
+pub mod interpret;
 pub mod legality;
 pub mod log;
 pub mod options;

@@ -1,0 +1,195 @@
+"""The backend's manners: options, errors, fallback, metrics, explain, and what it doesn't do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from support import compare, compiled
+
+import loafc
+import loafc.metrics
+from loafc.backend import parse_options
+
+
+def test_the_backend_is_found_by_name():
+    assert "loafc" in torch._dynamo.list_backends()
+
+
+def test_sum_then_sum_of_it_gives_two_kernels_and_no_reordering():
+    def fn(x):
+        y = x.sum(-1) + 1
+        return y, y.sum(0)
+
+    x = torch.randn(64, 64, 64)
+    compare(compiled(fn)(x), fn(x), rtol=1e-4, atol=1e-4)
+    assert loafc.metrics.kernels == 2
+    assert loafc.metrics.loop_reorderings == 0
+
+
+def test_a_transposed_copy_joins_after_reordering():
+    fn = lambda x: (x.sum(-1), x.t().contiguous())
+    x = torch.randn(128, 96)
+    compare(compiled(fn)(x), fn(x), rtol=1e-4, atol=1e-4)
+    assert (loafc.metrics.kernels, loafc.metrics.loop_reorderings) == (1, 1)
+    torch._dynamo.reset()
+    loafc.metrics.reset()
+    compare(compiled(fn, loop_ordering_after_fusion=False)(x), fn(x), rtol=1e-4, atol=1e-4)
+    assert (loafc.metrics.kernels, loafc.metrics.loop_reorderings) == (2, 0)
+
+
+def test_unknown_option_is_named():
+    with pytest.raises(Exception, match="loop_order_after_fusion"):
+        compiled(lambda x: x + 1, loop_order_after_fusion=True)(torch.ones(2))
+
+
+def test_wrong_value_of_an_option_is_named():
+    with pytest.raises(Exception, match="max_fusion_size"):
+        compiled(lambda x: x + 1, max_fusion_size="many")(torch.ones(2))
+
+
+def test_option_errors_have_a_class_of_their_own():
+    with pytest.raises(loafc.OptionError, match="no_such_option"):
+        parse_options({"no_such_option": 1})
+
+
+def test_unknown_mode_is_named():
+    with pytest.raises(Exception, match="fastest"):
+        torch.compile(lambda x: x + 1, backend=lambda gm, ex: loafc.backend(gm, ex, mode="fastest"))(torch.ones(2))
+
+
+def test_options_come_from_the_environment_too():
+    code = "import torch, loafc; torch.compile(lambda x: x + 1, backend='loafc')(torch.ones(2))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LOAFC_MAX_FUSION_SIZE": "lots"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and "max_fusion_size" in done.stderr.lower()
+
+
+def unsupported(x):
+    """Sparse tensors have no place in a tensor program."""
+    return x.to_sparse().to_dense() + 1
+
+
+def test_fallback_warns_once_and_gives_eagers_values():
+    x = torch.randn(4, 4)
+    with pytest.warns(loafc.LoafcWarning, match="eager"):
+        got = torch.compile(unsupported, backend="loafc")(x)
+    compare(got, unsupported(x))
+    assert loafc.metrics.fallbacks == 1
+
+
+def test_without_fallback_the_error_comes_out():
+    with pytest.raises(Exception) as info:
+        compiled(unsupported)(torch.randn(4, 4))
+    assert isinstance(info.value.__cause__ or getattr(info.value, "inner_exception", None), loafc.CompileError) or (
+        "layout" in str(info.value)
+    )
+
+
+def test_errors_of_eager_operators_come_through():
+    f = compiled(lambda x: torch.linalg.inv(x) + 1)
+    f(torch.eye(3))
+    with pytest.raises(torch._C._LinAlgError):
+        f(torch.zeros(3, 3))
+
+
+def test_index_out_of_bounds_is_an_error():
+    f = compiled(lambda x, i: x[i] + 1)
+    f(torch.ones(4), torch.tensor([3]))
+    with pytest.raises((IndexError, RuntimeError)):
+        f(torch.ones(4), torch.tensor([4]))
+
+
+def test_metrics_count_and_reset():
+    compiled(lambda x: (x + 1).sum())(torch.ones(8, 8))
+    m = loafc.metrics
+    assert m.graphs == 1 and m.kernels == 1 and m.extern_calls == 0 and m.fallbacks == 0
+    assert m.bytes_accessed == 8 * 8 * 4 + 4
+    assert set(m.compile_seconds) == {"convert", "lower", "fuse", "codegen"}
+    assert all(s > 0 for s in m.compile_seconds.values())
+    assert m.compile_seconds.total == pytest.approx(sum(m.compile_seconds.values()))
+    m.reset()
+    assert m.kernels == 0 and m.compile_seconds.total == 0
+    with pytest.raises(AttributeError, match="kernel_count"):
+        _ = m.kernel_count
+
+
+def test_explain_reports_forward_and_backward():
+    x = torch.randn(32, 16, requires_grad=True)
+    w = torch.randn(16, 8, requires_grad=True)
+    report = loafc.explain(lambda x, w: (x @ w).softmax(-1), x, w)
+    assert [g.kind for g in report.graphs] == ["forward", "backward"]
+    assert report.kernels >= 2 and report.extern_calls == 3
+    assert report.bytes_accessed > 0
+    assert isinstance(report.decisions, list)
+    assert x.grad is None
+    data = json.loads(report.to_json())
+    assert data["kernels"] == report.kernels and len(data["graphs"]) == 2
+    assert "<html" in report.to_html() and "http" not in report.to_html().replace("http://www.w3.org", "")
+    assert "kernels" in str(report)
+
+
+def test_debug_folder_gets_text_and_report(tmp_path):
+    compiled(lambda x: x.exp() + 1, debug_dir=str(tmp_path))(torch.ones(3))
+    files = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
+    assert any(f.endswith(".loaf") for f in files) and any("report" in f for f in files)
+
+
+def test_no_compiler_and_no_other_process_is_started():
+    code = """
+import os, sys, subprocess, torch
+os.environ["PATH"] = "/nonexistent"
+started = []
+sys.addaudithook(lambda event, args: started.append(event) if event in ("subprocess.Popen", "os.system", "os.exec",
+                 "os.posix_spawn", "os.fork", "os.forkpty") else None)
+f = torch.compile(lambda x: (x.softmax(-1) @ x.t()).relu().sum(0), backend="loafc", options={"fallback": False})
+x = torch.randn(8, 8, requires_grad=True)
+f(x).sum().backward()
+assert not started, started
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_a_forked_child_can_run_and_compile():
+    code = """
+import os, torch
+f = torch.compile(lambda x: x.exp().sum(0), backend="loafc", options={"fallback": False})
+x = torch.randn(200, 300)
+want = f(x)
+pid = os.fork()
+if pid == 0:
+    torch.set_num_threads(1)
+    ok = torch.equal(f(x), want)
+    os._exit(0 if ok else 1)
+print("fine" if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0 else "bad")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_compiled_functions_run_on_several_threads_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    f = compiled(lambda x: (x @ x).softmax(-1).sum(0))
+    xs = [torch.randn(32, 32) for _ in range(16)]
+    want = [f(x) for x in xs]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(f, xs))
+    assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+def test_compiling_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", loafc.LoafcWarning)
+        torch.compile(lambda x: x.sin() + 1, backend="loafc")(torch.ones(3))
