@@ -425,17 +425,23 @@ fn fits(ty: &TensorType, tensor: &HostTensor) -> bool {
         && ty.shape.iter().zip(&tensor.shape).all(|(size, extent)| size.is(*extent as i64))
 }
 
-/// The memory that a tensor of this type lies in, from its first element on; `None` where it has gaps.
-pub(super) fn memory_of(ty: &TensorType, tensor: &HostTensor) -> Result<Vec<Option<Scalar>>, Fault> {
-    let strides = extents(&ty.strides)?;
+/// The position in row-major order of the element that lies at each place of the memory of a tensor of this type,
+/// from its first element on; `None` for gaps.
+pub(super) fn elements_of_memory(ty: &TensorType) -> Result<Vec<Option<usize>>, Fault> {
+    let (shape, strides) = (extents(&ty.shape)?, extents(&ty.strides)?);
     let last: usize =
-        tensor.shape.iter().zip(&strides).map(|(extent, stride)| extent.saturating_sub(1) * stride).sum();
-    let mut memory = vec![None; if tensor.numel() == 0 { 0 } else { last + 1 }];
-    let row_major = row_major(&tensor.shape);
-    for (k, value) in tensor.data.iter().enumerate() {
-        let at: usize =
-            (0..tensor.shape.len()).map(|d| k / row_major[d] % tensor.shape[d] * strides[d]).sum();
-        memory[at] = Some(*value);
+        shape.iter().zip(&strides).map(|(extent, stride)| extent.saturating_sub(1) * stride).sum();
+    let count: usize = shape.iter().product();
+    let mut elements = vec![None; if count == 0 { 0 } else { last + 1 }];
+    let row_major = row_major(&shape);
+    for k in 0..count {
+        let at: usize = (0..shape.len()).map(|d| k / row_major[d] % shape[d] * strides[d]).sum();
+        elements[at] = Some(k);
     }
-    Ok(memory)
+    Ok(elements)
+}
+
+/// The memory that a tensor of this type lies in, from its first element on; `None` for gaps.
+pub(super) fn memory_of(ty: &TensorType, tensor: &HostTensor) -> Result<Vec<Option<Scalar>>, Fault> {
+    Ok(elements_of_memory(ty)?.into_iter().map(|element| element.map(|k| tensor.data[k])).collect())
 }

@@ -9,11 +9,17 @@ pub mod error;
 pub mod promote;
 pub mod shape;
 
+mod cat;
+mod creation;
 mod elements;
 mod eval;
+pub mod indexing;
+pub mod layout;
 mod pointwise;
 mod reduction;
-mod view;
+mod scan;
+pub mod scatter;
+pub mod view;
 
 use std::sync::{Arc, OnceLock};
 
@@ -117,7 +123,16 @@ impl OpDef {
 }
 
 /// One list of definitions for each file of operators.
-const FAMILIES: &[&[OpDef]] = &[view::OPS, reduction::OPS];
+const FAMILIES: &[&[OpDef]] = &[
+    view::OPS,
+    layout::OPS,
+    creation::OPS,
+    cat::OPS,
+    reduction::OPS,
+    scan::OPS,
+    indexing::OPS,
+    scatter::OPS,
+];
 
 fn table() -> &'static FxHashMap<&'static str, &'static OpDef> {
     static TABLE: OnceLock<FxHashMap<&'static str, &'static OpDef>> = OnceLock::new();

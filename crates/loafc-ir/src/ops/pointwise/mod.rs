@@ -248,6 +248,11 @@ impl Pointwise {
 /// `rounding_mode` is a keyword of all operators that have it.
 const KEYWORD_ROUNDING: usize = super::call::KEYWORD;
 
+/// A number as an element of memory.
+pub(super) fn as_element(number: Scalar, dtype: DType) -> Scalar {
+    scalar::cast(number, number_of(number), dtype)
+}
+
 /// The type that a Python number is kept in until it is converted: floats in all their digits.
 fn number_of(number: Scalar) -> DType {
     match number {
