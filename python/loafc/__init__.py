@@ -5,7 +5,6 @@
 """
 
 from . import metrics
-from .backend import loafc as backend
 from .errors import CompileError, ConvertError, LoafcError, LoafcWarning, OptionError
 from .explain import Report, explain
 
@@ -16,7 +15,6 @@ __all__ = [
     "LoafcWarning",
     "OptionError",
     "Report",
-    "backend",
     "explain",
     "metrics",
 ]

@@ -13,8 +13,9 @@ import math
 import operator
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any
 
 import sympy
 import torch
@@ -316,7 +317,9 @@ class _Converter:
                 texts.append("_")
                 names.append(str(item))
             else:
-                raise ConvertError(f"`{node.name}`: result {k} of type {type(item).__name__} is neither tensor nor size")
+                raise ConvertError(
+                    f"`{node.name}`: result {k} of type {type(item).__name__} is neither tensor nor size"
+                )
         self.names[node] = names
         return ", ".join(texts)
 
@@ -492,9 +495,7 @@ class _Converter:
 
     # -- the whole -------------------------------------------------------------------------------------------
 
-    def _finish(
-        self, placeholders: list[Node], outputs: list[int | Literal], output_texts: list[str]
-    ) -> Converted:
+    def _finish(self, placeholders: list[Node], outputs: list[int | Literal], output_texts: list[str]) -> Converted:
         tensor_inputs: list[str] = []
         tensor_positions: list[int] = []
         lazy: list[int] = []
@@ -515,7 +516,14 @@ class _Converter:
         size_texts = [f"{name}: size" + ("" if hint is None else f" = {hint}") for name, hint in size_inputs.items()]
         signature = ", ".join(size_texts + tensor_inputs + self.constant_inputs)
         text = "\n".join(
-            [*declared, f"graph @{self.name}({signature}) {{", *self.lines, f"  return {', '.join(output_texts)}", "}", ""]
+            [
+                *declared,
+                f"graph @{self.name}({signature}) {{",
+                *self.lines,
+                f"  return {', '.join(output_texts)}",
+                "}",
+                "",
+            ]
         )
         return Converted(
             text=text,
@@ -640,7 +648,7 @@ def _derive(source: tuple[int, str, int, Any], symbol: sympy.Symbol) -> DerivedS
 
 def _is_contiguous(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     expected = 1
-    for size, stride in zip(reversed(shape), reversed(strides)):
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if type(stride) is not int or stride != expected:
             return False
         if type(size) is not int:

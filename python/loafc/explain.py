@@ -97,9 +97,7 @@ class Report:
         return "\n".join([self._summary(), *(f"\n== {g.name}\n{g.report.to_text()}" for g in self.graphs)])
 
 
-def explain(
-    fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any
-) -> Report:
+def explain(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any) -> Report:
     """Compiles and calls ``fn(*args, **kwargs)`` once, and its backward pass if a result needs one.
 
     ``options`` are loafc's; a keyword argument of that name can't be passed on to ``fn``. The call is real:

@@ -1,7 +1,7 @@
 """How a program calls operators that stay ATen's: finds them by name once and calls them on tensors.
 
-Everything that depends on an operator is decided when a call site is resolved, so that a call at run time is one call of a
-builtin function.
+Everything that depends on an operator is decided when a call site is resolved, so that a call at run time is one
+call of a builtin function.
 """
 
 from __future__ import annotations

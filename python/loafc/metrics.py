@@ -1,8 +1,8 @@
 """Counts over the process, readable as attributes of this module.
 
 ``kernels``, ``extern_calls``, ``loop_reorderings``, ``bytes_accessed`` and ``graphs`` of all graphs compiled since
-the start or the last ``reset()``; ``fallbacks``, graphs that run in eager mode instead; ``compile_seconds``, loafc's own
-part of the compile time by phase, without Dynamo and AOTAutograd.
+the start or the last ``reset()``; ``fallbacks``, graphs that run in eager mode instead; ``compile_seconds``, loafc's
+own part of the compile time by phase, without Dynamo and AOTAutograd.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import loafc.metrics
 import pytest
 import torch
-
-import loafc.metrics
 
 
 @pytest.fixture(autouse=True)

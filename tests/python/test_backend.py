@@ -8,13 +8,13 @@ import subprocess
 import sys
 import warnings
 
-import pytest
-import torch
-from support import compare, compiled
-
 import loafc
 import loafc.metrics
+import pytest
+import torch
+from loafc.backend import loafc as loafc_backend
 from loafc.backend import parse_options
+from support import compare, compiled
 
 
 def test_the_backend_is_found_by_name():
@@ -60,7 +60,7 @@ def test_option_errors_have_a_class_of_their_own():
 
 def test_unknown_mode_is_named():
     with pytest.raises(Exception, match="fastest"):
-        torch.compile(lambda x: x + 1, backend=lambda gm, ex: loafc.backend(gm, ex, mode="fastest"))(torch.ones(2))
+        torch.compile(lambda x: x + 1, backend=lambda gm, ex: loafc_backend(gm, ex, mode="fastest"))(torch.ones(2))
 
 
 def test_options_come_from_the_environment_too():

@@ -7,6 +7,10 @@ import time
 import pytest
 import sympy
 import torch
+from loafc._torch_compat import aot_backend, inductor_decompositions, min_cut_partition
+from loafc.convert import convert
+from loafc.errors import ConvertError
+from loafc.sizes import linear_in, size_text
 from torch.utils._sympy.functions import (
     CeilToInt,
     CleanDiv,
@@ -19,11 +23,6 @@ from torch.utils._sympy.functions import (
     ModularIndexing,
     PythonMod,
 )
-
-from loafc._torch_compat import aot_backend, inductor_decompositions, min_cut_partition
-from loafc.convert import convert
-from loafc.errors import ConvertError
-from loafc.sizes import linear_in, size_text
 
 
 def capture(fn, *args, dynamic=False):

@@ -118,7 +118,9 @@ def test_reductions(name, shape, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_reductions_of_half_precision_accumulate_in_single(dtype):
-    check(lambda x: (x.sum(-1), x.mean(0), x.amax(-1), x.softmax(-1)), randn(33, 130, dtype=dtype), rtol=1e-2, atol=1e-3)
+    check(
+        lambda x: (x.sum(-1), x.mean(0), x.amax(-1), x.softmax(-1)), randn(33, 130, dtype=dtype), rtol=1e-2, atol=1e-3
+    )
 
 
 def test_reductions_over_no_elements():
