@@ -208,7 +208,8 @@ impl<'a> BodyEval<'a> {
         let scalar = |result: Result<Scalar, ScalarError>| result.map_err(|source| of_value(v, source));
         let at = |index: &Index| self.position(v, index, digits, behind);
         let result = match body.op(v) {
-            Op::Const(c, dtype) => scalar::constant(*c, *dtype),
+            // As in eager PyTorch, constants are not rounded to storage types.
+            Op::Const(c, dtype) => scalar::constant(*c, dtype.compute()),
             Op::SizeValue(size) => Scalar::Int(self.size(*size)?),
             Op::IndexValue(index) => Scalar::Int(at(index)?),
             Op::InRange { index, low, high } => {

@@ -3,8 +3,12 @@
 pub mod body;
 pub mod error;
 pub mod memory;
+pub mod nest;
 pub mod scalar;
 pub mod special;
 pub mod tensor;
 
 pub use error::InterpError;
+
+#[cfg(test)]
+mod tests;

@@ -621,6 +621,27 @@ pub fn identity(op: ReduceOp, dtype: DType) -> Scalar {
     }
 }
 
+/// The largest finite number of a float type; of any other type, its largest.
+pub fn highest_finite(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 | DType::C128 => f64::MAX,
+        DType::F32 | DType::C64 => f64::from(f32::MAX),
+        DType::F16 => f16::MAX.to_f64(),
+        DType::BF16 => bf16::MAX.to_f64(),
+        DType::F8E4M3FN => 448.0,
+        DType::F8E5M2 => 57344.0,
+        _ => highest(dtype).to_f64(),
+    }
+}
+
+/// The smallest finite number of a float type; of any other type, its smallest.
+pub fn lowest_finite(dtype: DType) -> f64 {
+    match family(dtype) {
+        Family::Float => -highest_finite(dtype),
+        _ => lowest(dtype).to_f64(),
+    }
+}
+
 /// The smallest value of a type: -inf where there is one.
 pub fn lowest(dtype: DType) -> Scalar {
     match family(dtype) {
