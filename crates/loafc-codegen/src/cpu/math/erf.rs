@@ -12,16 +12,16 @@ pub(super) fn erf<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let z = x * x;
     match x.width {
         Width::F32 => {
-            let small = x * z.polynomial(&c::ERF_F32);
-            // 1 - erfc, which is 0 to f32 beyond the bound.
+            let small = x.fma(z.polynomial(&c::ERF_F32), x);
+            // 1 - erfc, and erfc is 0 to f32 beyond the bound. NaN comes out of the other range.
             let bounded = magnitude.at_most(3.95);
             let large = -exp_f32_normal(bounded.polynomial(&c::ERF_TAIL_F32)) + 1.0;
-            magnitude.lt(1.0).select(small, large.copysign(x))
+            magnitude.ge(1.0).select(large.copysign(x), small)
         }
         Width::F64 => {
             let small = x.fma(z.polynomial(&c::ERF), x);
             let large = -erfc_positive(magnitude.at_most(6.5)).value() + 1.0;
-            magnitude.lt(0.9).select(small, large.copysign(x))
+            magnitude.ge(0.9).select(large.copysign(x), small)
         }
     }
 }
@@ -51,11 +51,10 @@ fn erfc_positive<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
 fn erfc_scaled<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
     let four = a.constant(4.0);
     let t = two_sum(a, -four).over(two_sum(a, four));
-    let (last, rest) = (c::ERFC[0], &c::ERFC[1..]);
-    let slope = t.high.polynomial(rest);
+    let slope = t.high.polynomial(&c::ERFC);
     let product = two_product(t.high, slope);
-    let sum = fast_two_sum(a.constant(last), product.high);
-    let low = sum.low + (product.low + t.low * slope);
+    let sum = fast_two_sum(a.constant(c::ERFC_FIRST[0]), product.high);
+    let low = sum.low + (product.low + t.low.fma(slope, a.constant(c::ERFC_FIRST[1])));
     let polynomial = fast_two_sum(sum.high, low);
     let square = two_product(a, a);
     let lifted = two_sum(a.constant(c::LN2_200[0]), -square.high);

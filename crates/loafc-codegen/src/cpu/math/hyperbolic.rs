@@ -51,7 +51,8 @@ pub(super) fn tanh<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
             let grown = exp_f32_normal(magnitude.at_most(10.0) * 2.0);
             let large = (one - x.constant(2.0) / (grown + 1.0)).copysign(x);
             let small = (x * z).fma(z.polynomial(&c::TANH_F32), x);
-            magnitude.lt(0.65).select(small, large)
+            // NaN comes out of the range that is no exponential's.
+            magnitude.ge(0.65).select(large, small)
         }
         Width::F64 => {
             let grown = half_exp(magnitude.at_most(20.0) * 2.0);

@@ -4,6 +4,7 @@ Needs mpmath (gmpy2 makes it fast). Run: python3 generate.py > mod.rs
 """
 
 import struct
+import sys
 
 from mpmath import (
     acosh,
@@ -59,6 +60,7 @@ def minimax(f, low, high, degree, weight=lambda x: mpf(1)):
         while len(extrema) > count:
             extrema.pop(0 if abs(extrema[0][1]) < abs(extrema[-1][1]) else -1)
         nodes = [x for x, _ in extrema]
+    report([mpf(float(c)) for c in coefficients], f, low, high, weight)
     return coefficients
 
 
@@ -86,16 +88,34 @@ def single(x):
 
 
 def minimax_single(f, low, high, degree, weight=lambda x: mpf(1)):
-    """As `minimax`, with coefficients that are floats: each is rounded before the next ones are fitted."""
-    fixed = []
-    for k in range(degree + 1):
-
-        def rest(x, fixed=tuple(fixed), k=k):
-            return (f(x) - horner(fixed, x)) / x**k
-
-        fitted = minimax(rest, low, high, degree - k, lambda x, k=k: weight(x) * x**k)
-        fixed.append(mpf(single(fitted[0])))
+    """As `minimax`, with coefficients that are floats: each is rounded before the next ones are fitted again, those
+    by weighted least squares, as what is left has no alternating error."""
+    low, high = mpf(low), mpf(high)
+    count = 12 * (degree + 1)
+    nodes = [(low + high) / 2 - (high - low) / 2 * cos(pi * (mpf(2 * k + 1) / (2 * count))) for k in range(count)]
+    points = [(x, f(x), weight(x) ** 2) for x in nodes]
+    fixed = [mpf(single(minimax(f, low, high, degree, weight)[0]))]
+    for first in range(1, degree + 1):
+        free = degree + 1 - first
+        a, b = matrix(free, free), matrix(free, 1)
+        for x, y, w in points:
+            rest = y - horner(fixed, x)
+            for i in range(free):
+                b[i] += w * rest * x ** (first + i)
+                for j in range(free):
+                    a[i, j] += w * x ** (2 * first + i + j)
+        fixed.append(mpf(single(lu_solve(a, b)[0])))
+    report(fixed, f, low, high, weight)
     return fixed
+
+
+def report(coefficients, f, low, high, weight):
+    """Prints the logarithm of the largest weighted error to the error stream."""
+    worst = max(
+        abs(weight(x) * (horner(coefficients, x) - f(x)))
+        for x in (low + (high - low) * (mpf(k) + mpf("0.37")) / 400 for k in range(400))
+    )
+    print(f"    2^{float(mp.log(worst, 2)):.1f}", file=sys.stderr)
 
 
 def rational(f, low, high, top, bottom):
@@ -121,6 +141,7 @@ def odd(f, skip=1):
 
 
 def table(name, what, values, convert=float):
+    print(name, file=sys.stderr)
     print(f"/// {what}")
     print(f"pub(super) const {name}: [f64; {len(values)}] = [")
     for v in values:
@@ -157,7 +178,6 @@ def main():
     split("LOG2_E", "1/ln 2 in two parts.", 1 / ln2, [53, 53])
     split("LOG10_E", "1/ln 10 in two parts.", 1 / log(mpf(10)), [53, 53])
     split("LOG10_2", "log10 2 in two parts; products of the first with exponents are exact.", ln2 / log(mpf(10)), [42, 53])
-    split("LOG10_2_F32", "log10 2 in two floats.", ln2 / log(mpf(10)), [12, 24])
     split("LOG10_E_F32", "1/ln 10 in two floats.", 1 / log(mpf(10)), [24, 24])
     split("LOG2_E_F32", "1/ln 2 in two floats.", 1 / ln2, [24, 24])
     split("PI", "π in three parts.", pi + 0, [53, 53, 53])
@@ -167,8 +187,6 @@ def main():
     split("LN_PI", "ln π in two parts.", log(pi), [53, 53])
     split("HALF_LN_2PI", "ln(2π)/2 in two parts.", log(2 * pi) / 2, [53, 53])
     split("TWO_THIRDS", "2/3 in two parts.", mpf(2) / 3, [53, 53])
-    split("SQRT_PI", "√π in two parts.", sqrt(pi), [53, 53])
-    split("TWO_OVER_SQRT_PI", "2/√π in two parts.", 2 / sqrt(pi), [53, 53])
 
     words = [int(mp.floor(mp.ldexp(2 / pi_long(), 64 * (k + 1)))) & (2**64 - 1) for k in range(20)]
     print("/// The bits of 2/π behind the point, behind 64 zeros.")
@@ -185,7 +203,7 @@ def main():
     table(
         "EXP_F32",
         "(e^r - 1)/r, |r| ≤ ln 2.",
-        minimax_single(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 6, lambda r: r / exp(r)),
+        minimax_single(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 7, lambda r: r / exp(r)),
     )
     table(
         "EXP_HALF_F32",
@@ -234,7 +252,7 @@ def main():
     table("ATAN", "(atan t - t)/t³ in t², t ≤ tan(π/8).", minimax(odd(atan), TINY, mpf("0.17158"), 10, lambda z: z))
     table("ATAN_SHORT", "(atan t - t)/t³ in t², t ≤ tan(π/8), in f64 for results in f32.", minimax(odd(atan), TINY, mpf("0.17158"), 5, lambda z: z))
     table("ATAN_F32", "(atan t - t)/t³ in t², t ≤ 1.", minimax_single(odd(atan), TINY, 1, 8, lambda z: z * sqrt(z) / atan(sqrt(z))))
-    table("ASIN", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax(odd(asin), TINY, mpf("0.2500001"), 11, lambda z: z))
+    table("ASIN", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax(odd(asin), TINY, mpf("0.2500001"), 12, lambda z: z))
     table("ASIN_F32", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax_single(odd(asin), TINY, mpf("0.2500001"), 4, lambda z: z))
     table("SINH", "(sinh x - x)/x³ in x², x ≤ 1.", minimax(odd(sinh), TINY, mpf("1.0000001"), 7, lambda z: z * sqrt(z) / sinh(sqrt(z))))
     table("SINH_F32", "(sinh x - x)/x³ in x², x ≤ 1.", minimax_single(odd(sinh), TINY, mpf("1.0000001"), 3, lambda z: z * sqrt(z) / sinh(sqrt(z))))
@@ -245,7 +263,7 @@ def main():
     table("TANH_F32", "(tanh x - x)/x³ in x², x ≤ 0.65.", minimax_single(odd(tanh), TINY, mpf("0.4226"), 5, lambda z: z * sqrt(z) / tanh(sqrt(z))))
 
     table("ERF", "erf(x)/x - 1 in x², x ≤ 0.9.", minimax(lambda z: erf(sqrt(z)) / sqrt(z) - 1, TINY, mpf("0.8101"), 11))
-    table("ERF_F32", "erf(x)/x in x², x ≤ 1.", minimax_single(lambda z: erf(sqrt(z)) / sqrt(z), TINY, mpf("1.0001"), 6))
+    table("ERF_F32", "erf(x)/x - 1 in x², x ≤ 1.", minimax_single(lambda z: erf(sqrt(z)) / sqrt(z) - 1, TINY, mpf("1.0001"), 6))
     table(
         "ERF_TAIL_F32",
         "ln(erfc x) in x, 1 ≤ x ≤ 3.95.",
@@ -256,7 +274,9 @@ def main():
         a = 4 * (1 + t) / (1 - t)
         return (1 + 2 * a) * exp(a * a) * erfc(a)
 
-    table("ERFC", "(1+2a) exp(a²) erfc(a) in t = (a-4)/(a+4), 0 ≤ a ≤ 28.", minimax(scaled_erfc, -1, mpf("0.7501"), 21))
+    tail = minimax(scaled_erfc, -1, mpf("0.7501"), 23)
+    table("ERFC", "(1+2a) exp(a²) erfc(a) in t = (a-4)/(a+4), 0 ≤ a ≤ 28, without its first coefficient.", tail[1:])
+    split("ERFC_FIRST", "The first coefficient of that, in two parts.", tail[0], [53, 53])
 
     erfinv_tables()
     gamma_tables()
@@ -267,10 +287,6 @@ def pi_long():
     mp.prec = 1500
     value = pi + 0
     return value
-
-
-def erfinv_exact(x):
-    return mp.erfinv(x)
 
 
 def erfinv_tables():
@@ -287,11 +303,12 @@ def erfinv_tables():
             q = exp(-w)
             c = q / (1 + sqrt(1 - q))
             y = sqrt(w)
+            # Newton's method on the logarithm, which is concave: it converges from anywhere.
             for _ in range(60):
-                step = (erfc(y) - c) / (2 / sqrt(pi) * exp(-y * y))
-                step = step / (1 + y * step)
+                value = erfc(y)
+                step = log(value / c) * value / (2 / sqrt(pi) * exp(-y * y))
                 y += step
-                if abs(step) < mpf(2) ** -150:
+                if abs(step) < mpf(2) ** -120:
                     break
             return y / sqrt(1 - q)
 
@@ -308,7 +325,7 @@ def erfinv_tables():
         return at, lambda x: 1 / at(x)
 
     f, w = relative(lambda v: near(v + mpf("3.125")))
-    table("ERFINV_NEAR", "erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.", minimax(f, mpf("-3.125") + TINY, mpf("3.1251"), 22, w))
+    table("ERFINV_NEAR", "erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.", minimax(f, mpf("-3.125") + TINY, mpf("3.1251"), 24, w))
     f, w = relative(tail(mpf("3.25")))
     table("ERFINV_MIDDLE", "erfinv(x)/x in √w - 3.25, 6.25 ≤ w < 16.", minimax(f, mpf("-0.7501"), mpf("0.7501"), 18, w))
     f, w = relative(tail(mpf("5")))
