@@ -48,14 +48,14 @@ impl Fault {
 }
 
 /// A call with the values of its operands. All sizes among its arguments and types are constants.
-pub(super) struct EvalCall<'a> {
+pub(super) struct EvalCall<'c, 'a> {
     /// The arguments.
-    pub(super) call: Call<'a>,
+    pub(super) call: Call<'c>,
     values: &'a dyn Fn(TensorId) -> Option<&'a HostTensor>,
     types: ResultTypes,
 }
 
-impl<'a> EvalCall<'a> {
+impl<'a> EvalCall<'_, 'a> {
     /// The value of a tensor.
     pub(super) fn value(&self, id: TensorId) -> Result<&'a HostTensor, Fault> {
         (self.values)(id).ok_or_else(|| Fault::Value(format!("value {} is used before it is made", id.0)))
@@ -97,6 +97,11 @@ impl<'a> EvalCall<'a> {
             .get(k)
             .and_then(Option::as_ref)
             .ok_or_else(|| Fault::Value(format!("it has no result {k}")))
+    }
+
+    /// Another call on the same values.
+    pub(super) fn with<'d>(&self, call: Call<'d>, types: ResultTypes) -> EvalCall<'d, 'a> {
+        EvalCall { call, values: self.values, types }
     }
 
     /// Number of results.

@@ -10,12 +10,18 @@ pub mod promote;
 pub mod shape;
 
 mod cat;
+mod conv;
 mod creation;
+mod effect;
 mod elements;
 mod eval;
+pub mod foreach;
 pub mod indexing;
 pub mod layout;
+mod matmul;
+mod norm;
 mod pointwise;
+pub mod pool;
 mod reduction;
 mod scan;
 pub mod scatter;
@@ -52,6 +58,8 @@ pub struct OpDef {
 pub enum Semantics {
     /// Elementwise.
     Pointwise(Pointwise),
+    /// An operator on each element of lists.
+    Foreach(foreach::Foreach),
     /// Anything else: one function for the types, one for the values.
     General(General),
 }
@@ -109,6 +117,7 @@ impl OpDef {
         self.check_arguments(call)?;
         match &self.semantics {
             Semantics::Pointwise(p) => one(p.infer(call)?),
+            Semantics::Foreach(f) => f.infer(call),
             Semantics::General(g) => (g.infer)(call),
         }
     }
@@ -117,6 +126,7 @@ impl OpDef {
     fn eval(&self, call: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
         match &self.semantics {
             Semantics::Pointwise(p) => Ok(vec![p.eval(call)?]),
+            Semantics::Foreach(f) => f.eval(call),
             Semantics::General(g) => (g.eval)(call),
         }
     }
@@ -132,6 +142,12 @@ const FAMILIES: &[&[OpDef]] = &[
     scan::OPS,
     indexing::OPS,
     scatter::OPS,
+    norm::OPS,
+    pool::OPS,
+    matmul::OPS,
+    conv::OPS,
+    foreach::OPS,
+    effect::OPS,
 ];
 
 fn table() -> &'static FxHashMap<&'static str, &'static OpDef> {

@@ -48,8 +48,6 @@ enum Types {
     Test,
     /// The common type of all operands but the first, which is a condition.
     Select,
-    /// The type of the first operand; the others are converted to it.
-    First,
     /// `Float` without the argument `rounding_mode`, `Promote` with it.
     Division,
     /// The type named by this parameter; the operand's where it is not given.
@@ -163,7 +161,7 @@ impl Pointwise {
             Types::Promote | Types::Test => promoted(0)?,
             Types::Float => to_float(promoted(0)?),
             Types::Select => promoted(1)?,
-            Types::First | Types::Named(..) => result_type(call, &[&operands[0]])?,
+            Types::Named(..) => result_type(call, &[&operands[0]])?,
             Types::Division if call.has(KEYWORD_ROUNDING, "rounding_mode") => promoted(0)?,
             Types::Division => to_float(promoted(0)?),
         };
@@ -172,9 +170,9 @@ impl Pointwise {
     }
 
     fn result_dtype(&self, call: &Call, common: DType) -> Result<DType, InferError> {
-        match (self.types, &self.formula) {
-            (Types::Test, _) => Ok(DType::Bool),
-            (Types::Named(position, name), _) => Ok(call.opt_dtype(position, name)?.unwrap_or(common)),
+        match self.types {
+            Types::Test => Ok(DType::Bool),
+            Types::Named(position, name) => Ok(call.opt_dtype(position, name)?.unwrap_or(common)),
             _ => Ok(common),
         }
     }
@@ -226,7 +224,7 @@ impl Pointwise {
 
     fn source<'a>(
         &self,
-        e: &EvalCall<'a>,
+        e: &EvalCall<'_, 'a>,
         operand: &Operand,
         common: DType,
         shape: &[usize],
