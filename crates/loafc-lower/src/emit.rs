@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::{BinaryOp, Body, BufferId, Loop, LoopNest, Op, StoreMode, UnaryOp, ValueId};
+use loafc_ir::nest::{BinaryOp, Body, Loop, LoopNest, Op, UnaryOp, ValueId};
 use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -69,21 +69,9 @@ impl<'a> Emitter<'a> {
         self.index_arithmetic(op, a, b).unwrap_or_else(|| self.push(Op::Binary(op, a, b)))
     }
 
-    /// Stores a value; nothing shares a store.
-    pub(crate) fn store(&mut self, buffer: BufferId, index: Index, value: ValueId, mode: StoreMode) {
-        self.body.push(Op::Store { buffer, index, value, guard: None, mode });
-    }
-
-    /// As [`Emitter::store`], where the guard holds.
-    pub(crate) fn store_guarded(
-        &mut self,
-        buffer: BufferId,
-        index: Index,
-        value: ValueId,
-        guard: Option<ValueId>,
-        mode: StoreMode,
-    ) {
-        self.body.push(Op::Store { buffer, index, value, guard, mode });
+    /// Appends a store; unlike other operations, it is never shared.
+    pub(crate) fn store(&mut self, store: Op) {
+        self.body.push(store);
     }
 
     /// The nest, with the graph's nodes that it came from.
@@ -106,7 +94,8 @@ impl<'a> Emitter<'a> {
         let arena = self.arena;
         let node = arena.get(id);
         let value = self.emit_expr(&node.expr, node.dtype, at, guard);
-        if !self.origins.contains(&node.origin) {
+        // What is read from memory came from another nest.
+        if !matches!(node.expr, Expr::Load(_)) && !self.origins.contains(&node.origin) {
             self.origins.push(node.origin);
         }
         self.written.insert(key, value);
@@ -240,7 +229,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// A function of coordinates as a function of the loops.
-    fn at(&self, index: &Index, at: &[Index]) -> Index {
+    pub(crate) fn at(&self, index: &Index, at: &[Index]) -> Index {
         let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
         index.substitute(&|v| at[v.0 as usize].clone(), &|v| v, &extents)
     }

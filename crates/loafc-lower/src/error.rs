@@ -1,19 +1,10 @@
 //! Why a tensor program can't be lowered.
 
 use loafc_ir::graph::SourceLine;
-use loafc_ir::ops::error::InferError;
 
 /// A program that has no loop nests.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LowerError {
-    /// The arguments of a call don't fit its operator.
-    #[error("{}{source}", at(origin))]
-    Arguments {
-        /// What is wrong.
-        source: InferError,
-        /// The user's source line.
-        origin: Option<SourceLine>,
-    },
     /// A call whose declared results differ from what the operator makes.
     #[error(
         "{}result %{result} of `{op}` is declared as {declared}, but the operator makes {found}",
@@ -38,6 +29,19 @@ pub enum LowerError {
         op: String,
         /// Name of the value.
         value: String,
+        /// The user's source line.
+        origin: Option<SourceLine>,
+    },
+    /// A size that only the contents of a tensor tell.
+    #[error(
+        "{}`{op}` makes the size {size} from the contents of a tensor; sizes must follow from the inputs' shapes",
+        at(origin)
+    )]
+    DataDependentSize {
+        /// Operator with overload.
+        op: String,
+        /// Name of the size.
+        size: String,
         /// The user's source line.
         origin: Option<SourceLine>,
     },

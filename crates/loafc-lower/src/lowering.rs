@@ -70,6 +70,16 @@ impl From<LowerError> for Refusal {
 /// What a lowering of a call gives: one lazy tensor for each result. Those of unused results are not looked at.
 pub(crate) type Lowered = Result<Vec<ExprId>, Refusal>;
 
+/// Where and how the elements of a value are written.
+pub(crate) struct Placement {
+    /// Coordinates in the target at an element's coordinates.
+    pub coords: Vec<Coord>,
+    /// A truth value at an element's coordinates: where it is false, nothing is written.
+    pub guard: Option<ExprId>,
+    /// How elements combine with what is there.
+    pub mode: StoreMode,
+}
+
 /// A lowering under way.
 pub(crate) struct Lowering<'g> {
     graph: &'g Graph,
@@ -137,6 +147,9 @@ impl<'g> Lowering<'g> {
 
     fn call(&mut self, at: usize, node: &'g Node) -> Result<(), LowerError> {
         self.current = at;
+        if self.makes_sizes(node)? {
+            return Ok(());
+        }
         self.device = self.result_types(node).next().map_or(self.device, |ty| ty.device);
         let graph = self.graph;
         let value_type = |id: TensorId| graph.value(id).ty.clone();
@@ -150,6 +163,20 @@ impl<'g> Lowering<'g> {
             Err(Refusal::Extern) => self.extern_call(node),
             Err(Refusal::Error(error)) => Err(error),
         }
+    }
+
+    /// Whether a call makes sizes: the program knows them already, unless they depend on a tensor's contents.
+    fn makes_sizes(&self, node: &Node) -> Result<bool, LowerError> {
+        let sized = node.results.iter().flatten().find(|id| self.graph.tensor_type(**id).is_none());
+        let Some(id) = sized else { return Ok(false) };
+        if matches!(base_name(&node.op), "_local_scalar_dense" | "item") {
+            return Err(LowerError::DataDependentSize {
+                op: node.op.to_string(),
+                size: self.graph.value(*id).name.to_string(),
+                origin: node.origin.clone(),
+            });
+        }
+        Ok(true)
     }
 
     /// Whether kernels can compute with all of the call's tensors.
@@ -452,6 +479,11 @@ impl<'g> Lowering<'g> {
 
     /// `source` at coordinates that are functions of the coordinates of `shape`.
     pub(crate) fn view(&mut self, source: ExprId, coords: Vec<Index>, shape: &[Size]) -> ExprId {
+        let identity = self.arena.get(source).shape.as_slice() == shape
+            && coords.iter().enumerate().all(|(d, c)| *c == coordinate_within(d, shape[d]));
+        if identity {
+            return source;
+        }
         let node = self.arena.get(source);
         let dtype = node.dtype;
         let extents = |v: LoopVar| shape.get(v.0 as usize).copied();
@@ -486,10 +518,9 @@ impl<'g> Lowering<'g> {
 
     /// `source` at coordinates of which some are values.
     pub(crate) fn indirect(&mut self, source: ExprId, coords: Vec<Coord>, shape: &[Size]) -> ExprId {
-        // Random access evaluates an element any number of times, and in no order.
-        if !matches!(self.arena.get(source).expr, Expr::Const(_) | Expr::Index(_) | Expr::Size(_)) {
-            self.store(source);
-        }
+        // Random access computes an element any number of times. What is cheap stays where it is: a conversion of
+        // a large table that few rows of are read must not convert the table.
+        self.store_if_dear(source);
         let dtype = self.dtype(source);
         self.make(Expr::View { source, coords }, dtype, shape)
     }
@@ -535,8 +566,8 @@ impl<'g> Lowering<'g> {
         }
         let lead = shape.len() - from.len();
         let repeats = (0..shape.len()).any(|d| !shape[d].is(1) && (d < lead || from[d - lead].is(1)));
-        if repeats && is_dear(&self.arena.get(a).cost, self.options) {
-            self.store(a);
+        if repeats {
+            self.store_if_dear(a);
         }
         let coords = (0..from.len()).map(|d| coordinate_within(d + lead, from[d])).collect();
         self.view(a, coords, shape)
@@ -624,6 +655,13 @@ impl<'g> Lowering<'g> {
             _ => {}
         }
         self.realize(id)
+    }
+
+    /// Stores a value that is about to be read several times, unless computing it anew is cheap.
+    pub(crate) fn store_if_dear(&mut self, id: ExprId) {
+        if is_dear(&self.arena.get(id).cost, self.options) {
+            self.store(id);
+        }
     }
 
     /// Whether storing what a view is of would make the view plain stride arithmetic, at no more memory.
@@ -715,33 +753,33 @@ impl<'g> Lowering<'g> {
 
     /// Emits a nest that writes each element of a value to its place in `target`, which has the same extents.
     pub(crate) fn write(&mut self, id: ExprId, target: &TensorView, mode: StoreMode) {
-        let coords: Vec<Coord> = (0..target.shape.len()).map(|d| Coord::At(coordinate(d))).collect();
-        self.write_at(id, target, &coords, mode);
+        let coords = (0..target.shape.len()).map(|d| Coord::At(coordinate(d))).collect();
+        self.write_at(id, target, &Placement { coords, guard: None, mode });
     }
 
-    /// Emits a nest that writes each element of a value to `target` at coordinates that are functions of the
-    /// element's coordinates, or values there.
-    pub(crate) fn write_at(&mut self, id: ExprId, target: &TensorView, coords: &[Coord], mode: StoreMode) {
+    /// Emits a nest that writes each element of a value to a place in `target`.
+    pub(crate) fn write_at(&mut self, id: ExprId, target: &TensorView, placement: &Placement) {
         let shape = self.arena.get(id).shape.clone();
-        let order = self.loop_order(&shape, &own_strides(target, coords, shape.len()));
-        let loops = order.iter().map(|d| Loop { extent: shape[*d], kind: LoopKind::Parallel }).collect();
+        let order = self.loop_order(&shape, &own_strides(target, &placement.coords, shape.len()));
+        let loops: Vec<Loop> =
+            order.iter().map(|d| Loop { extent: shape[*d], kind: LoopKind::Parallel }).collect();
         let at = loop_coordinates(&order, &shape);
         let mut emitter = Emitter::new(&self.arena, loops);
-        let value = emitter.emit(id, &at, None);
-        let target_at: Coords = coords
+        let guard = placement.guard.map(|guard| emitter.emit(guard, &at, None));
+        let value = emitter.emit(id, &at, guard);
+        let target_at: Coords = placement
+            .coords
             .iter()
             .map(|coord| match coord {
-                Coord::At(index) => {
-                    let extents = |_: LoopVar| None;
-                    index.substitute(&|v| at[v.0 as usize].clone(), &|v| v, &extents)
-                }
+                Coord::At(index) => emitter.at(index, &at),
                 Coord::Value(value) => {
-                    let value = emitter.emit(*value, &at, None);
+                    let value = emitter.emit(*value, &at, guard);
                     emitter.as_index(value)
                 }
             })
             .collect();
-        emitter.store(target.buffer, position(target, &target_at), value, mode);
+        let (buffer, index) = (target.buffer, position(target, &target_at));
+        emitter.store(Op::Store { buffer, index, value, guard, mode: placement.mode });
         self.push_nest(emitter.finish());
     }
 

@@ -133,7 +133,13 @@ impl Lowering<'_> {
             } else {
                 outer.iter().map(|d| at[*d].clone()).collect()
             };
-            emitter.store(target.buffer, position(target, &coords), value, StoreMode::Set);
+            emitter.store(Op::Store {
+                buffer: target.buffer,
+                index: position(target, &coords),
+                value,
+                guard: None,
+                mode: StoreMode::Set,
+            });
         }
         let (nest, mut origins) = emitter.finish();
         origins.push(self.current_origin());
@@ -143,6 +149,12 @@ impl Lowering<'_> {
             .zip(targets)
             .map(|(finish, view)| self.make(Expr::Load(view), finish.dtype, &kept))
             .collect()
+    }
+
+    /// Emits a reduction inside a composition and gives its only result.
+    pub(crate) fn reduce_to(&mut self, reduction: &Reduction, value: FinishValue) -> ExprId {
+        let dtype = self.dtype(reduction.input);
+        self.reduce(reduction, &[Finish { value, dtype, result: None }])[0]
     }
 
     /// A reduction over dimensions of extent 1 alone combines nothing: its results are pointwise.

@@ -1,10 +1,28 @@
 //! The operators' lowerings, one file for each family.
 
+mod activation;
+mod cat;
+mod creation;
+mod foreach;
+mod indexing;
+mod norm;
 mod pointwise;
 mod reduction;
+mod scatter;
 mod view;
 
 use crate::table::Entry;
 
 /// All families.
-pub(crate) static FAMILIES: &[&[Entry]] = &[pointwise::TABLE, reduction::TABLE, view::TABLE];
+pub(crate) static FAMILIES: &[&[Entry]] = &[
+    activation::TABLE,
+    cat::TABLE,
+    creation::TABLE,
+    foreach::TABLE,
+    indexing::TABLE,
+    norm::TABLE,
+    pointwise::TABLE,
+    reduction::TABLE,
+    scatter::TABLE,
+    view::TABLE,
+];

@@ -116,7 +116,7 @@ fn expand(cx: &mut Cx, c: &Call) -> Lowered {
 }
 
 /// A start as Python means it, within `0..=extent`.
-fn wrap_position(position: Size, extent: Size) -> Size {
+pub(super) fn wrap_position(position: Size, extent: Size) -> Size {
     let wrapped = if position.as_const().is_some_and(|p| p < 0) { position + extent } else { position };
     match (wrapped.as_const(), extent.as_const()) {
         (Some(p), Some(e)) => Size::from(p.clamp(0, e)),
