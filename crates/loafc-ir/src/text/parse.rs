@@ -14,6 +14,7 @@ use crate::graph::{
 };
 use crate::ops;
 use crate::size::Size;
+use crate::verify::shapes_may_be_equal;
 
 /// Parentheses and brackets inside each other; the parser recurses once for each.
 const MAX_NESTING: usize = 64;
@@ -626,18 +627,10 @@ fn check_annotation(
         (Some(ValueType::Size(_)), Some(_)) => return wrong(format!("this result of `{op}` is a tensor")),
         (Some(ValueType::Tensor(annotated)), Some(inferred)) => (annotated, inferred),
     };
-    let fits = annotated.dtype == inferred.dtype
-        && annotated.shape.len() == inferred.shape.len()
-        && annotated.shape.iter().zip(&inferred.shape).all(|(a, b)| may_be_equal(*a, *b));
+    let fits = annotated.dtype == inferred.dtype && shapes_may_be_equal(&annotated.shape, &inferred.shape);
     if fits {
         return Ok(result.ty.clone());
     }
     let text = |t: &TensorType| format!("{}{:?}", t.dtype, t.shape);
     wrong(format!("the result of `{op}` is {}, not {}", text(&inferred), text(annotated)))
-}
-
-/// Whether two sizes are the same for some values of their symbols, as far as their difference shows. A front
-/// end may know more about its symbols than the types say.
-fn may_be_equal(a: Size, b: Size) -> bool {
-    a == b || (a - b).as_const().is_none()
 }
