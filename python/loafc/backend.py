@@ -85,7 +85,7 @@ def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = N
 
 def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:
     """Defaults, then ``LOAFC_...`` of the environment, then these."""
-    texts = {}
+    texts = debug.options_from_environment()
     for name, value in (options or {}).items():
         if not isinstance(name, str):
             raise OptionError(f"the name of an option is a string, not {name!r}")
@@ -135,9 +135,9 @@ def _compile(
     except Exception as error:
         raise ConvertError(f"the graph can't be converted: {type(error).__name__}: {error}") from error
     convert_seconds = time.perf_counter() - start
-    folder = debug.folder(options.debug_dir)
-    if folder is not None:
-        debug.write(folder, f"{name}.loaf", converted.text)
+    if options.debug_dir is not None:
+        # Before compiling, so that it is there when compiling fails.
+        debug.write(options.debug_dir, f"{name}.loaf", converted.text)
 
     program = _loafc.compile(
         converted.text,
@@ -150,8 +150,6 @@ def _compile(
     seconds["convert"] = seconds.get("convert", 0.0) + convert_seconds
     report = program.report
     metrics.add_graph(report, seconds)
-    if folder is not None:
-        debug.write(folder, f"{name}.report.txt", report.to_text())
     if observe is not None:
         observe(CompiledGraph(name, kind, converted.text, report, seconds))
     return _boxed(program, converted)
@@ -161,7 +159,7 @@ def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
     """Where each input of the program comes from, in the program's order."""
     sources: list[tuple[Any, ...]] = [("size", k) for k in converted.size_positions]
     sources += [("derived", d.position, d.kind, d.dim, d.factor, d.offset) for d in converted.derived]
-    sources += [("tensor", k) for k in converted.tensor_positions]
+    sources += [("tensor", k, k in converted.unguarded_positions) for k in converted.tensor_positions]
     sources += [("constant", t) for t in converted.constants]
     return sources
 

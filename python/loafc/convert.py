@@ -8,8 +8,6 @@ sizes, and is kept beside the text.
 
 from __future__ import annotations
 
-import json
-import math
 import operator
 import os
 import re
@@ -21,36 +19,22 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
+from . import python_operators
 from ._torch_compat import symbol_hint
 from .errors import ConvertError
-from .sizes import linear_in, size_text
-
-DTYPE_NAMES: dict[torch.dtype, str] = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float8_e4m3fn: "f8e4m3fn",
-    torch.float8_e5m2: "f8e5m2",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint64: "u64",
-    torch.uint32: "u32",
-    torch.uint16: "u16",
-    torch.uint8: "u8",
-    torch.bool: "b8",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-}
-
-MEMORY_FORMAT_NAMES = {
-    torch.contiguous_format: "contiguous_format",
-    torch.preserve_format: "preserve_format",
-    torch.channels_last: "channels_last",
-    torch.channels_last_3d: "channels_last_3d",
-}
+from .literals import (
+    DTYPE_NAMES,
+    Unsayable,
+    device_text,
+    dtype_text,
+    float_text,
+    layout_text,
+    memory_format_text,
+    string_text,
+)
+from .python_operators import Computed, Leaf, SymbolicValue, rebuild_sequence
+from .sizes import size_text
+from .symbols import DerivedSize, find_sources
 
 # Assertions about sizes. What they assert about sizes of inputs is guarded by Dynamo before the call; sizes that
 # depend on data are refused below.
@@ -79,17 +63,6 @@ _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _FRAME = re.compile(r'File "([^"\n]*)", line (\d+)')
 
 
-@dataclass(frozen=True)
-class DerivedSize:
-    """A size symbol that no argument gives alone: ``(property of an argument - offset) // factor``."""
-
-    position: int
-    kind: str  # "size", "stride" or "value"
-    dim: int
-    factor: int
-    offset: int
-
-
 @dataclass
 class Converted:
     """A tensor program with what its text leaves out.
@@ -109,6 +82,8 @@ class Converted:
     outputs: list[int | Literal]
     # Positions of arguments with a lazy conjugation or negation, which must be made real first.
     lazy_positions: list[int] = field(default_factory=list)
+    # Positions of gradients of outputs: what autograd passes there is under no guard.
+    unguarded_positions: set[int] = field(default_factory=set)
 
     @property
     def returns_program_outputs(self) -> bool:
@@ -123,23 +98,11 @@ class Literal:
     value: Any
 
 
-@dataclass(frozen=True)
-class _SymbolicValue:
-    """A float or truth value computed from sizes: no tensor program has such values."""
-
-    expr: Any
-    cast: Callable[[Any], Any]
-
-
 class _PythonObject:
     """A value that is no tensor and no size: a submodule of a higher-order operator and the like."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-class _Unsayable(Exception):
-    """An argument has no text form; the call becomes a Python operator."""
 
 
 def convert(gm: GraphModule, name: str) -> Converted:
@@ -171,17 +134,17 @@ class _Converter:
             Node: self._node_text,
             int: str,
             bool: lambda v: "true" if v else "false",
-            float: _float_text,
-            str: _string_text,
+            float: float_text,
+            str: string_text,
             type(None): lambda _: "none",
             list: self._list_text,
             tuple: self._list_text,
             torch.fx.immutable_collections.immutable_list: self._list_text,
             torch.Size: self._list_text,
-            torch.dtype: _dtype_text,
-            torch.device: _device_text,
-            torch.memory_format: lambda v: _string_text(MEMORY_FORMAT_NAMES[v]),
-            torch.layout: _layout_text,
+            torch.dtype: dtype_text,
+            torch.device: device_text,
+            torch.memory_format: memory_format_text,
+            torch.layout: layout_text,
             torch.SymInt: self._size,
         }
 
@@ -262,10 +225,10 @@ class _Converter:
         results = self._results(node, val)
         try:
             if not isinstance(target, torch._ops.OpOverload):
-                raise _Unsayable
+                raise Unsayable
             arguments = self._arguments(node.args, node.kwargs)
             self.operators.setdefault(op, target)
-        except _Unsayable:
+        except Unsayable:
             op, arguments = self._python_operator(node, op)
         left = f"{results} = " if results else ""
         self.lines.append(f"  {left}{op}({arguments}){self._location(node)}")
@@ -279,7 +242,7 @@ class _Converter:
 
     def _literal(self, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
-            return _SymbolicValue(value, type(value))
+            return SymbolicValue(value, type(value))
         return str(value)
 
     def _results(self, node: Node, val: Any) -> str:
@@ -343,7 +306,7 @@ class _Converter:
     def _text(self, value: Any) -> str:
         formatter = self.formatters.get(type(value))
         if formatter is None:
-            raise _Unsayable
+            raise Unsayable
         return formatter(value)
 
     def _node_text(self, node: Node) -> str:
@@ -354,14 +317,14 @@ class _Converter:
             return "[" + ", ".join(self._item_text(t) for t in text) + "]"
         if isinstance(text, _PythonObject) and text.value is None:
             return "none"
-        raise _Unsayable
+        raise Unsayable
 
     def _item_text(self, item: Any) -> str:
         if isinstance(item, str):
             return item
         if isinstance(item, _PythonObject) and item.value is None:
             return "none"
-        raise _Unsayable
+        raise Unsayable
 
     def _list_text(self, values: Sequence[Any]) -> str:
         return "[" + ", ".join([self._text(v) for v in values]) + "]"
@@ -371,11 +334,11 @@ class _Converter:
         flat: list[str] = []
         positions: dict[str, int] = {}
 
-        def leaf(text: str) -> _Leaf:
+        def leaf(text: str) -> Leaf:
             if text not in positions:
                 positions[text] = len(flat)
                 flat.append(text)
-            return _Leaf(positions[text])
+            return Leaf(positions[text])
 
         def template(value: Any) -> Any:
             if isinstance(value, Node):
@@ -385,7 +348,7 @@ class _Converter:
             if isinstance(value, (torch.SymFloat, torch.SymBool)):
                 return from_name(_symbolic(value), node)
             if isinstance(value, (list, tuple)):
-                return _rebuild_sequence(value, [template(v) for v in value])
+                return rebuild_sequence(value, [template(v) for v in value])
             if isinstance(value, dict):
                 return {k: template(v) for k, v in value.items()}
             if isinstance(value, slice):
@@ -399,23 +362,16 @@ class _Converter:
                 return name.value
             if isinstance(name, list):
                 return [from_name(n, source) for n in name]
-            if isinstance(name, _SymbolicValue):
+            if isinstance(name, SymbolicValue):
                 free = sorted(getattr(name.expr, "free_symbols", ()), key=str)
-                return _Computed(name, {s: leaf(self._expr_text(s)) for s in free})
+                return Computed(name, {s: leaf(self._expr_text(s)) for s in free})
             raise ConvertError(f"`{node.name}`: its argument `{source}` has no value")
 
         args = template(tuple(node.args))
         kwargs = template(dict(node.kwargs))
-        target = node.target
-
-        def call(*values: Any) -> Any:
-            result = target(*_fill(args, values), **_fill(kwargs, values))
-            return _flatten(result)
-
-        call.__name__ = op
         short = re.sub(r"\W+", "_", op.rsplit(".", 2)[-2] if op.count(".") >= 2 else op)
         name = f"python.{short}.call_{len(self.operators)}"
-        self.operators[name] = call
+        self.operators[name] = python_operators.operator(node.target, args, kwargs)
         return name, ", ".join(flat)
 
     # -- outputs ---------------------------------------------------------------------------------------------
@@ -436,7 +392,7 @@ class _Converter:
             elif name is None:
                 outputs.append(len(texts))
                 texts.append("none")
-            elif isinstance(name, _SymbolicValue) and not getattr(name.expr, "free_symbols", ()):
+            elif isinstance(name, SymbolicValue) and not getattr(name.expr, "free_symbols", ()):
                 outputs.append(Literal(name.cast(name.expr)))
             elif isinstance(name, (bool, int, float)):
                 outputs.append(Literal(name))
@@ -456,8 +412,8 @@ class _Converter:
             if dtype is None:
                 raise ConvertError(f"`{node.name}` has the element type {val.dtype}, which loafc doesn't know")
             try:
-                device = _device_text(val.device)
-            except _Unsayable:
+                device = device_text(val.device)
+            except Unsayable:
                 raise ConvertError(f"`{node.name}` lives on {val.device}, which loafc doesn't know") from None
             head_tail = self.type_suffixes[key] = f"{dtype}\0{'' if device == 'cpu' else f' device {device}'}"
         dtype, tail = head_tail.split("\0")
@@ -499,21 +455,22 @@ class _Converter:
         tensor_inputs: list[str] = []
         tensor_positions: list[int] = []
         lazy: list[int] = []
+        unguarded: set[int] = set()
         for k, node in enumerate(placeholders):
             val = node.meta.get("val")
             if isinstance(val, torch.Tensor) and (node.users or self.names[node] in output_texts):
                 if val.is_conj() or val.is_neg():
                     lazy.append(k)
+                if node.name.startswith("tangents"):
+                    unguarded.add(k)
                 tensor_inputs.append(f"%{node.name}: {self._type(val, node)}")
                 tensor_positions.append(k)
 
-        size_inputs, size_positions, derived = self._bind_symbols(placeholders, tensor_positions)
+        sources = find_sources(self.symbols, placeholders, tensor_positions)
         declared = [
-            f"size {s} = {hint}"
-            for s in self.symbols
-            if s.name not in size_inputs and (hint := self._hint(s)) is not None
+            f"size {s} = {hint}" for s in self.symbols if s not in sources.names and (hint := self._hint(s)) is not None
         ]
-        size_texts = [f"{name}: size" + ("" if hint is None else f" = {hint}") for name, hint in size_inputs.items()]
+        size_texts = [f"{s}: size" if (hint := self._hint(s)) is None else f"{s}: size = {hint}" for s in sources.names]
         signature = ", ".join(size_texts + tensor_inputs + self.constant_inputs)
         text = "\n".join(
             [
@@ -527,123 +484,22 @@ class _Converter:
         )
         return Converted(
             text=text,
-            size_positions=size_positions,
-            derived=derived,
+            size_positions=sources.positions,
+            derived=sources.derived,
             tensor_positions=tensor_positions,
             constants=self.constants,
             operators=self.operators,
             outputs=outputs,
             lazy_positions=lazy,
+            unguarded_positions=unguarded,
         )
 
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         return symbol_hint(self.shape_env, symbol)
 
-    def _bind_symbols(
-        self, placeholders: list[Node], tensor_positions: list[int]
-    ) -> tuple[dict[str, int | None], list[int], list[DerivedSize]]:
-        """Finds for each symbol where its value comes from at a call."""
-        bound: set[sympy.Symbol] = set()
-        inputs: dict[str, int | None] = {}
-        positions: list[int] = []
-        for k, node in enumerate(placeholders):
-            val = node.meta.get("val")
-            expr = val.node.expr if isinstance(val, torch.SymInt) else None
-            if isinstance(expr, sympy.Symbol) and expr in self.symbols and expr not in bound:
-                bound.add(expr)
-                inputs[expr.name] = self._hint(expr)
-                positions.append(k)
-        for k in tensor_positions:
-            for size in placeholders[k].meta["val"].shape:
-                expr = _expr_of(size)
-                if isinstance(expr, sympy.Symbol):
-                    bound.add(expr)
 
-        derived: list[DerivedSize] = []
-        missing = [s for s in self.symbols if s not in bound]
-        if missing:
-            sources = list(self._size_sources(placeholders))
-            for symbol in missing:
-                found = next((d for s in sources if (d := _derive(s, symbol))), None)
-                if found is None:
-                    raise ConvertError(f"no argument gives the value of size `{symbol}`")
-                derived.append(found)
-                inputs[symbol.name] = self._hint(symbol)
-        return inputs, positions, derived
-
-    def _size_sources(self, placeholders: list[Node]) -> Any:
-        for k, node in enumerate(placeholders):
-            val = node.meta.get("val")
-            if isinstance(val, torch.SymInt):
-                yield k, "value", 0, val.node.expr
-            elif isinstance(val, torch.Tensor):
-                for d, size in enumerate(val.shape):
-                    yield k, "size", d, _expr_of(size)
-                for d, stride in enumerate(val.stride()):
-                    yield k, "stride", d, _expr_of(stride)
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """The tensor or size of this position among a Python operator's arguments."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class _Computed:
-    """A float or truth value that is computed from sizes at each call."""
-
-    value: _SymbolicValue
-    symbols: dict[sympy.Symbol, _Leaf]
-
-    def at(self, values: Sequence[Any]) -> Any:
-        expr = self.value.expr
-        if self.symbols:
-            expr = expr.xreplace({s: sympy.Integer(values[p.position]) for s, p in self.symbols.items()})
-        return self.value.cast(expr)
-
-
-def _fill(template: Any, values: Sequence[Any]) -> Any:
-    if isinstance(template, _Leaf):
-        return values[template.position]
-    if isinstance(template, _Computed):
-        return template.at(values)
-    if isinstance(template, (list, tuple)):
-        return _rebuild_sequence(template, [_fill(t, values) for t in template])
-    if isinstance(template, dict):
-        return {k: _fill(v, values) for k, v in template.items()}
-    if isinstance(template, slice):
-        return slice(_fill(template.start, values), _fill(template.stop, values), _fill(template.step, values))
-    return template
-
-
-def _rebuild_sequence(like: Sequence[Any], items: list[Any]) -> Any:
-    if hasattr(like, "_fields"):
-        return type(like)(*items)
-    return tuple(items) if isinstance(like, tuple) else items
-
-
-def _flatten(result: Any) -> list[Any]:
-    if result is None:
-        return []
-    if not isinstance(result, (list, tuple)):
-        return [result]
-    return list(result)
-
-
-def _symbolic(val: Any) -> _SymbolicValue:
-    return _SymbolicValue(val.node.expr, float if isinstance(val, torch.SymFloat) else bool)
-
-
-def _expr_of(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _derive(source: tuple[int, str, int, Any], symbol: sympy.Symbol) -> DerivedSize | None:
-    position, kind, dim, expr = source
-    line = linear_in(expr, symbol)
-    return None if line is None else DerivedSize(position, kind, dim, *line)
+def _symbolic(val: Any) -> SymbolicValue:
+    return SymbolicValue(val.node.expr, float if isinstance(val, torch.SymFloat) else bool)
 
 
 def _is_contiguous(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
@@ -662,39 +518,6 @@ def _is_integer(text: str) -> bool:
     return text.lstrip("-").isdigit()
 
 
-def _float_text(value: float) -> str:
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return repr(value)
-
-
-def _string_text(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _dtype_text(value: torch.dtype) -> str:
-    name = DTYPE_NAMES.get(value)
-    if name is None:
-        raise _Unsayable
-    return name
-
-
-def _device_text(value: torch.device) -> str:
-    if value.type == "cpu":
-        return "cpu"
-    if value.type == "cuda":
-        return f"cuda:{value.index or 0}"
-    raise _Unsayable
-
-
-def _layout_text(value: torch.layout) -> str:
-    if value is not torch.strided:
-        raise _Unsayable
-    return '"strided"'
-
-
 def _plain_name(target: Any) -> str:
     name = getattr(target, "_name", None) or getattr(target, "__name__", type(target).__name__)
     return str(name).replace("::", ".")
@@ -705,4 +528,4 @@ def _innermost_user_frame(trace: str) -> str:
     if not frames:
         return ""
     user = next((f for f in reversed(frames) if not f[0].startswith(_TORCH_FOLDER)), frames[-1])
-    return f" loc({_string_text(user[0])}:{user[1]})"
+    return f" loc({string_text(user[0])}:{user[1]})"

@@ -1,4 +1,4 @@
-"""Writes what was compiled to files: ``LOAFC_DEBUG=1``, or a folder, or the option ``debug_dir``."""
+"""Writing what was compiled to files: ``LOAFC_DEBUG=1``, or a folder, stands for the option ``debug_dir``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from pathlib import Path
 _DEFAULT = "loafc_debug"
 
 
-def folder(debug_dir: str | None) -> Path | None:
-    """Where to write, or None. Each process has a folder of its own, since graphs are numbered by process."""
+def options_from_environment() -> dict[str, str]:
+    """The option that ``LOAFC_DEBUG`` stands for. Graphs are numbered by process, so each has a folder of its own."""
     setting = os.environ.get("LOAFC_DEBUG", "")
-    if debug_dir:
-        base = debug_dir
-    elif setting in ("", "0"):
-        return None
-    else:
-        base = _DEFAULT if setting == "1" else setting
-    return Path(base) / f"process_{os.getpid()}"
+    if setting in ("", "0"):
+        return {}
+    base = _DEFAULT if setting == "1" else setting
+    return {"debug_dir": str(Path(base) / f"process_{os.getpid()}")}
 
 
-def write(directory: Path, name: str, text: str) -> None:
+def write(directory: str, name: str, text: str) -> None:
     """Writes one file, making the folder where it is missing."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / name).write_text(text)
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    (Path(directory) / name).write_text(text)

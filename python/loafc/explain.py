@@ -45,7 +45,9 @@ class Report:
     @property
     def decisions(self) -> list[dict[str, Any]]:
         """Each pair that the scheduler looked at, with its verdict and reason."""
-        return [dict(d, graph=g.name) for g in self.graphs for d in json.loads(g.report.decisions_json())]
+        return [
+            dict(d, graph=g.name) for g in self.graphs for d in json.loads(g.report.to_json())["decisions"]["records"]
+        ]
 
     @property
     def compile_seconds(self) -> dict[str, float]:

@@ -6,13 +6,14 @@ call of a builtin function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from ._torch_compat import returns_alias, schema_argument_names
 from .errors import CompileError
+from .literals import DTYPES, LAYOUTS, MEMORY_FORMATS
 
 # Their `out=` forms write straight into the program's memory, and the functions in `torch` parse arguments faster
 # than the dispatcher's own.
@@ -23,37 +24,10 @@ _INTO_OUTPUT: dict[str, Callable[..., Any]] = {
     "aten.baddbmm.default": torch.baddbmm,
 }
 
-_DTYPES = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f8e4m3fn": torch.float8_e4m3fn,
-    "f8e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u64": torch.uint64,
-    "u32": torch.uint32,
-    "u16": torch.uint16,
-    "u8": torch.uint8,
-    "b8": torch.bool,
-    "c64": torch.complex64,
-    "c128": torch.complex128,
-}
-
-_MEMORY_FORMATS = {
-    "contiguous_format": torch.contiguous_format,
-    "preserve_format": torch.preserve_format,
-    "channels_last": torch.channels_last,
-    "channels_last_3d": torch.channels_last_3d,
-}
-
 # Arguments whose text stands for an object.
 _NAMED_OBJECTS: dict[str, Mapping[str, Any]] = {
-    "memory_format": _MEMORY_FORMATS,
-    "layout": {"strided": torch.strided},
+    "memory_format": MEMORY_FORMATS,
+    "layout": LAYOUTS,
 }
 
 
@@ -91,7 +65,7 @@ class CallSite:
     def constant(self, key: int | str, kind: str, text: str) -> Any:
         """The Python object for an argument (position or keyword) that the text gives as dtype, device or string."""
         if kind == "dtype":
-            return _DTYPES[text]
+            return DTYPES[text]
         if kind == "device":
             return torch.device(text)
         name = self.names[key] if isinstance(key, int) and key < len(self.names) else key
@@ -109,10 +83,3 @@ def _find(name: str) -> Callable[..., Any]:
     if target is None:
         raise CompileError(f"PyTorch {torch.__version__} has no operator `{name}`")
     return target
-
-
-def results_of(value: Any) -> Sequence[Any]:
-    """An operator's results as a sequence."""
-    if value is None:
-        return ()
-    return value if isinstance(value, (list, tuple)) else (value,)

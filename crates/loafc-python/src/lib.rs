@@ -2,4 +2,84 @@
 //! tensors. It converts between Python and the compiler and decides nothing.
 
 mod dlpack;
+mod errors;
 mod externs;
+mod options;
+mod program;
+mod report;
+mod source;
+
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use errors::loafc_error;
+use options::Options;
+use program::Callable;
+use report::Report;
+use source::Source;
+
+/// A compiled program: `program(arguments)` takes a list, empties it and returns a list.
+#[pyclass(frozen, module = "loafc._loafc")]
+struct Program {
+    callable: Callable,
+    /// What the compiler did.
+    #[pyo3(get)]
+    report: Py<Report>,
+    /// Seconds by phase: `convert`, `lower`, `fuse`, `codegen`. The caller's own conversion is not in `convert`.
+    #[pyo3(get)]
+    compile_seconds: Py<PyDict>,
+}
+
+#[pymethods]
+impl Program {
+    fn __call__<'py>(&self, py: Python<'py>, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+        self.callable.call(py, args)
+    }
+}
+
+/// Compiles the text of a tensor program.
+///
+/// `sources` says for each input where it comes from in the list of arguments (see `loafc.backend`); `operators` is
+/// a `loafc.externs.Operators`. Raises `loafc.CompileError`.
+#[pyfunction]
+fn compile(
+    py: Python<'_>,
+    text: &str,
+    file_name: &str,
+    options: &Bound<'_, Options>,
+    sources: Vec<Bound<'_, PyTuple>>,
+    operators: Py<PyAny>,
+) -> PyResult<Program> {
+    let options = options.get().inner.clone();
+    let start = Instant::now();
+    let (graph, parsed) = py.detach(|| (loafc::parse(text, file_name), start.elapsed()));
+    let graph = graph.map_err(|error| loafc_error(py, "CompileError", error))?;
+    let compiler = loafc::Compiler::with_externs(options, externs::writes_results);
+    let compiled = py.detach(|| compiler.compile(graph));
+    let compiled = compiled.map_err(|error| loafc_error(py, "CompileError", error))?;
+    let (executable, report) = compiled.into_parts();
+    let seconds = report.compile_seconds;
+    let compile_seconds = PyDict::new(py);
+    compile_seconds.set_item("convert", parsed.as_secs_f64())?;
+    compile_seconds.set_item("lower", seconds.lower)?;
+    compile_seconds.set_item("fuse", seconds.fuse)?;
+    compile_seconds.set_item("codegen", seconds.codegen)?;
+    let sources = sources.iter().map(Source::extract).collect::<PyResult<_>>()?;
+    Ok(Program {
+        callable: Callable::new(executable, sources, operators)?,
+        report: Py::new(py, Report::new(report))?,
+        compile_seconds: compile_seconds.unbind(),
+    })
+}
+
+/// The extension module.
+#[pymodule]
+fn _loafc(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<Options>()?;
+    module.add_class::<Program>()?;
+    module.add_class::<Report>()?;
+    module.add_function(wrap_pyfunction!(compile, module)?)
+}

@@ -1,0 +1,54 @@
+//! Turns the compiler's errors into Python's: `loafc.errors`' classes for what fails to compile, PyTorch's own error
+//! for an operator that failed, and the class that eager mode raises where a check in a kernel failed.
+
+use loafc_ir::dtype::DType;
+use loafc_runtime::RunError;
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+
+/// An error of a class in `loafc.errors`.
+pub fn loafc_error(py: Python<'_>, class: &str, message: impl std::fmt::Display) -> PyErr {
+    let make = || py.import("loafc.errors")?.getattr(class)?.call1((message.to_string(),));
+    match make() {
+        Ok(value) => PyErr::from_value(value),
+        Err(error) => error,
+    }
+}
+
+/// The Python error for a call that failed.
+pub fn run_error(py: Python<'_>, error: RunError) -> PyErr {
+    match error {
+        RunError::Extern(call) => match call.source.downcast::<PyErr>() {
+            Ok(original) => *original,
+            Err(source) => PyRuntimeError::new_err(format!("extern call `{}` failed: {source}", call.op)),
+        },
+        RunError::Check { message, .. } if is_about_an_index(&message) => {
+            PyIndexError::new_err(message.to_string())
+        }
+        RunError::Check { message, .. } => PyRuntimeError::new_err(message.to_string()),
+        RunError::InputCount { .. }
+        | RunError::InputKind { .. }
+        | RunError::InputDType { .. }
+        | RunError::InputRank { .. }
+        | RunError::InputShape { .. }
+        | RunError::InputStrides { .. } => PyValueError::new_err(error.to_string()),
+        other => loafc_error(py, "LoafcError", other),
+    }
+}
+
+fn is_about_an_index(message: &str) -> bool {
+    message.contains("index") || message.contains("out of bounds") || message.contains("out of range")
+}
+
+/// The element type of a torch tensor.
+pub fn dtype_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let dtype = tensor.getattr(intern!(py, "dtype"))?;
+    let name: String = py
+        .import(intern!(py, "loafc.literals"))?
+        .getattr(intern!(py, "DTYPE_NAMES"))?
+        .get_item(&dtype)
+        .map_err(|_| PyValueError::new_err(format!("loafc doesn't know the element type {dtype}")))?
+        .extract()?;
+    name.parse().map_err(|error: loafc_ir::dtype::UnknownDType| PyValueError::new_err(error.to_string()))
+}

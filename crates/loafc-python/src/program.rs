@@ -1,0 +1,304 @@
+//! A compiled program as Python calls it: a list of arguments in, a list of results out.
+//!
+//! Under AOTAutograd's guards a graph without size symbols is always called with the layouts that it was compiled
+//! for, so its arguments are checked in full once, at the first call; later calls read their addresses alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use loafc_ir::graph::TensorType;
+use loafc_runtime::threads::{OpenMpTeam, Serial, Team};
+use loafc_runtime::{
+    CallPlan, Executable, InputKind, InputValue, OutputMemory, OutputTensor, OutputValue, RunError,
+};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyTuple};
+use smallvec::SmallVec;
+
+use crate::dlpack::{self, Layout, Owner};
+use crate::errors;
+use crate::externs::{AtenExterns, CallSites, data_ptr};
+use crate::source::Source;
+
+/// Work of a call, in bytes and operations, from which on other Python threads may run beside it.
+const RELEASE_GIL_FROM: i64 = 1 << 18;
+
+/// Call sites kept for calls on several threads.
+const KEPT_SITES: usize = 8;
+
+/// A program that can be called.
+pub struct Callable {
+    executable: Executable,
+    sources: Vec<Source>,
+    /// `loafc.externs.Operators`.
+    operators: Py<PyAny>,
+    /// Call sites that no call is using.
+    sites: Mutex<Vec<CallSites>>,
+    /// The arguments of some call have been checked in full.
+    checked: AtomicBool,
+}
+
+/// The arguments of one call.
+struct Arguments {
+    /// By input of the program: what the caller passed.
+    objects: Vec<Py<PyAny>>,
+    /// By input: the first element; null for sizes.
+    pointers: SmallVec<[*mut u8; 16]>,
+    /// By input: the value of a size, 0 for tensors.
+    sizes: SmallVec<[i64; 16]>,
+}
+
+/// What a call without the GIL works with.
+struct Job<'a> {
+    executable: &'a Executable,
+    plan: &'a Arc<CallPlan>,
+    pointers: &'a [*mut u8],
+    externs: AtenExterns<'a>,
+    team: &'a dyn Team,
+}
+
+// SAFETY: it is made and used by one thread; only the GIL is given up and taken in between. Python objects in it
+// are touched with the GIL held.
+unsafe impl Send for Job<'_> {}
+
+/// Results leave the call that way for the same reason.
+struct Results(Result<Vec<OutputValue>, RunError>);
+
+// SAFETY: as for `Job`.
+unsafe impl Send for Results {}
+
+impl Callable {
+    /// A program whose inputs come from these sources, one for each.
+    pub fn new(executable: Executable, sources: Vec<Source>, operators: Py<PyAny>) -> PyResult<Callable> {
+        let expected = executable.inputs().len();
+        if sources.len() != expected {
+            let text = format!("the program takes {expected} inputs, but {} sources were given", sources.len());
+            return Err(PyTypeError::new_err(text));
+        }
+        Ok(Callable { executable, sources, operators, sites: Mutex::default(), checked: AtomicBool::new(false) })
+    }
+
+    /// Calls the program and empties the list, so that nobody but the caller keeps the arguments alive afterwards.
+    pub fn call<'py>(&self, py: Python<'py>, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+        let arguments = self.collect(py, args)?;
+        args.del_slice(0, args.len())?;
+        let plan = self.plan(py, &arguments)?;
+        let mut sites = self.take_sites();
+        let team = team(py)?;
+        let job = Job {
+            executable: &self.executable,
+            plan: &plan,
+            pointers: &arguments.pointers,
+            externs: AtenExterns {
+                operators: &self.operators,
+                sites: &mut sites,
+                inputs: &arguments.objects,
+            },
+            team: &*team,
+        };
+        let results = if plan.work() < RELEASE_GIL_FROM { job.run() } else { py.detach(|| job.run()) };
+        self.keep_sites(sites);
+        let values = results.0.map_err(|error| errors::run_error(py, error))?;
+        let mut outputs = Vec::with_capacity(values.len());
+        for value in values {
+            outputs.push(self.output(py, value, &arguments)?);
+        }
+        PyList::new(py, outputs)
+    }
+
+    fn collect(&self, py: Python<'_>, args: &Bound<'_, PyList>) -> PyResult<Arguments> {
+        let count = self.sources.len();
+        let mut arguments = Arguments {
+            objects: Vec::with_capacity(count),
+            pointers: SmallVec::with_capacity(count),
+            sizes: SmallVec::with_capacity(count),
+        };
+        for source in &self.sources {
+            let (object, pointer, size) = source.read(py, args)?;
+            arguments.objects.push(object.unbind());
+            arguments.pointers.push(pointer);
+            arguments.sizes.push(size);
+        }
+        Ok(arguments)
+    }
+
+    fn plan(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
+        match self.executable.fixed_plan() {
+            Some(plan) if self.checked.load(Ordering::Relaxed) && !self.changed(py, plan, arguments)? => {
+                Ok(plan.clone())
+            }
+            _ => self.plan_of_layouts(py, arguments),
+        }
+    }
+
+    /// Whether an argument that no guard covers has another layout than the program was compiled for.
+    fn changed(&self, py: Python<'_>, plan: &CallPlan, arguments: &Arguments) -> PyResult<bool> {
+        for (k, source) in self.sources.iter().enumerate() {
+            if source.is_unguarded() {
+                let layout = &plan.inputs()[k];
+                let (shape, strides) = layout_of(py, arguments.objects[k].bind(py))?;
+                if shape[..] != layout.shape || strides[..] != layout.strides {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads all layouts and checks them against the program's types.
+    fn plan_of_layouts(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
+        let first = !self.checked.load(Ordering::Relaxed);
+        let mut layouts: Vec<Dims> = Vec::with_capacity(self.sources.len());
+        for (input, object) in self.executable.inputs().iter().zip(&arguments.objects) {
+            layouts.push(match &input.kind {
+                InputKind::Size(_) => Dims::default(),
+                InputKind::Tensor(ty) => match fixed_layout(ty) {
+                    Some(layout) if !first => layout,
+                    _ => layout_of(py, object.bind(py))?,
+                },
+            });
+        }
+        let mut values = Vec::with_capacity(layouts.len());
+        for (k, input) in self.executable.inputs().iter().enumerate() {
+            values.push(match &input.kind {
+                InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
+                InputKind::Tensor(ty) => InputValue::Tensor {
+                    ptr: arguments.pointers[k],
+                    dtype: if first { errors::dtype_of(py, arguments.objects[k].bind(py))? } else { ty.dtype },
+                    shape: &layouts[k].0,
+                    strides: &layouts[k].1,
+                },
+            });
+        }
+        let plan = self.executable.plan_for(&values).map_err(|error| errors::run_error(py, error))?;
+        self.checked.store(true, Ordering::Relaxed);
+        Ok(plan)
+    }
+
+    fn output<'py>(
+        &self,
+        py: Python<'py>,
+        value: OutputValue,
+        arguments: &Arguments,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        match value {
+            OutputValue::None => Ok(py.None().into_bound(py)),
+            OutputValue::Size(size) => Ok(size.into_pyobject(py)?.into_any()),
+            OutputValue::Input(position) => Ok(arguments.objects[position].bind(py).clone()),
+            OutputValue::Tensor(tensor) => self.output_tensor(py, tensor, arguments),
+        }
+    }
+
+    fn output_tensor<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: OutputTensor,
+        arguments: &Arguments,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let layout =
+            Layout { ptr: tensor.ptr, dtype: tensor.dtype, shape: &tensor.shape, strides: &tensor.strides };
+        let owner: Owner = match tensor.memory {
+            OutputMemory::Block(block) => block,
+            OutputMemory::Foreign(keepalive) => match keepalive.downcast::<Py<PyAny>>() {
+                Ok(object) => return foreign_tensor(py, &object, layout),
+                Err(keepalive) => keepalive,
+            },
+            OutputMemory::Input(position) => {
+                let pointer = arguments.pointers[position];
+                return view_of_input(py, arguments.objects[position].bind(py), pointer, layout);
+            }
+        };
+        dlpack::tensor(py, layout, Some(owner))
+    }
+
+    fn take_sites(&self) -> CallSites {
+        // Never waits: a forked child may find the lock held by a thread that is gone.
+        self.sites.try_lock().ok().and_then(|mut s| s.pop()).unwrap_or_default()
+    }
+
+    fn keep_sites(&self, sites: CallSites) {
+        if let Ok(mut kept) = self.sites.try_lock()
+            && kept.len() < KEPT_SITES
+        {
+            kept.push(sites);
+        }
+    }
+}
+
+impl Job<'_> {
+    fn run(mut self) -> Results {
+        // SAFETY: the plan was made for these arguments' layouts, checked at this call or, where guards keep them
+        // as they were, at an earlier one; the caller holds the tensors until the call returns.
+        Results(unsafe {
+            self.executable.run_planned(self.plan, self.pointers, &mut self.externs, self.team)
+        })
+    }
+}
+
+type Dims = (SmallVec<[i64; 6]>, SmallVec<[i64; 6]>);
+
+/// Shape and strides of a tensor.
+fn layout_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<Dims> {
+    let shape = tensor.getattr(intern!(py, "shape"))?;
+    let strides = tensor.call_method0(intern!(py, "stride"))?;
+    Ok((integers(&shape)?, integers(&strides)?))
+}
+
+fn integers(tuple: &Bound<'_, PyAny>) -> PyResult<SmallVec<[i64; 6]>> {
+    tuple.cast::<PyTuple>()?.iter_borrowed().map(|v| v.extract()).collect()
+}
+
+/// The layout of a type without size symbols.
+fn fixed_layout(ty: &TensorType) -> Option<Dims> {
+    let shape = ty.shape.iter().map(|s| s.as_const()).collect::<Option<_>>()?;
+    let strides = ty.strides.iter().map(|s| s.as_const()).collect::<Option<_>>()?;
+    Some((shape, strides))
+}
+
+/// The tensor that an extern call made, or a part of it.
+fn foreign_tensor<'py>(
+    py: Python<'py>,
+    object: &Arc<Py<PyAny>>,
+    layout: Layout<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let tensor = object.bind(py);
+    let (shape, strides) = layout_of(py, tensor)?;
+    if data_ptr(tensor)? == layout.ptr && shape[..] == *layout.shape && strides[..] == *layout.strides {
+        return Ok(tensor.clone());
+    }
+    dlpack::tensor(py, layout, Some(object.clone()))
+}
+
+/// A view of an argument: a tensor on the argument's storage, so that PyTorch knows that they share it.
+fn view_of_input<'py>(
+    py: Python<'py>,
+    input: &Bound<'py, PyAny>,
+    pointer: *mut u8,
+    layout: Layout<'_>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if errors::dtype_of(py, input)? != layout.dtype {
+        return dlpack::tensor(py, layout, Some(Arc::new(input.clone().unbind())));
+    }
+    let start: isize = input.call_method0(intern!(py, "storage_offset"))?.extract()?;
+    let bytes = (layout.ptr as isize).wrapping_sub(pointer as isize);
+    let offset = start + bytes / layout.dtype.bytes() as isize;
+    let arguments = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?, offset);
+    input.call_method1(intern!(py, "as_strided"), arguments)
+}
+
+/// PyTorch's own thread team, with as many threads as PyTorch uses now.
+fn team(py: Python<'_>) -> PyResult<Box<dyn Team>> {
+    static GET_NUM_THREADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let function = GET_NUM_THREADS
+        .get_or_try_init(py, || py.import("torch")?.getattr("get_num_threads").map(Bound::unbind))?;
+    let threads: usize = function.bind(py).call0()?.extract()?;
+    if threads > 1
+        && let Some(team) = OpenMpTeam::find(threads)
+    {
+        return Ok(Box::new(team));
+    }
+    Ok(Box::new(Serial))
+}
