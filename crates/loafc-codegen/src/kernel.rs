@@ -4,10 +4,16 @@
 
 use std::sync::Arc;
 
-use loafc_ir::nest::BufferId;
+use indexmap::IndexMap;
+use loafc_fuse::schedule::{Group, Schedule, ScheduledStep};
+use loafc_ir::nest::{BufferId, NestProgram};
 use loafc_ir::size::Size;
+use rayon::prelude::*;
 
-use crate::cpu::jit::LoadedCode;
+use crate::cpu::compile::Object;
+use crate::cpu::jit::{LoadedCode, Session};
+use crate::cpu;
+use crate::loop_tree::{self, Built, Kernel, MemoryPlace, SizeSlots};
 
 /// Machine code of one phase of a kernel: runs the units `begin..end`.
 ///
@@ -138,13 +144,141 @@ pub enum CodegenError {
         /// LLVM's message.
         message: String,
     },
+    /// The threads to compile with could not be started.
+    #[error("no threads to compile with: {message}; set their number to 1 to compile on the calling thread")]
+    Threads {
+        /// Why.
+        message: String,
+    },
 }
 
-/// Compiles the kernels of a schedule, one use for each kernel step in order.
-pub fn compile(
-    schedule: &loafc_fuse::schedule::Schedule,
+/// Compiles the kernels of a schedule, one use for each kernel step in order. Kernels of equal structure are
+/// compiled once.
+///
+/// # Errors
+/// If a group breaks the contract of [`loafc_fuse::schedule`], uses an element type without kernels, or LLVM
+/// refuses.
+pub fn compile(schedule: &Schedule, options: &CodegenOptions) -> Result<Vec<KernelUse>, CodegenError> {
+    let groups = schedule.steps.iter().filter_map(|step| match step {
+        ScheduledStep::Kernel(group) => Some(group),
+        ScheduledStep::Extern(_) => None,
+    });
+    let mut trees: IndexMap<String, Tree> = IndexMap::default();
+    let mut uses = Vec::new();
+    for group in groups {
+        let built = build_tree(group, &schedule.program)?;
+        let (key, slots) = built.kernel.key();
+        let sizes = slots.sizes.clone();
+        let entry = trees.entry(key);
+        let position = entry.index();
+        let phases = phase_sizes(&built.kernel);
+        let shared = built.kernel.scratch_bytes(MemoryPlace::Shared);
+        uses.push((position, built.buffers, sizes, phases, shared));
+        entry.or_insert_with(|| Tree { kernel: built.kernel, slots });
+    }
+    let kernels = compile_trees(&trees, options)?;
+    let make = |(position, buffers, sizes, phases, shared_scratch_bytes): (usize, _, _, _, _)| KernelUse {
+        kernel: kernels[position].clone(),
+        buffers,
+        sizes,
+        phases,
+        shared_scratch_bytes,
+    };
+    Ok(uses.into_iter().map(make).collect())
+}
+
+struct Tree {
+    kernel: Kernel,
+    slots: SizeSlots,
+}
+
+/// The loop tree of a group, with the program's buffer for each of its parameters.
+///
+/// # Errors
+/// If the group breaks the contract of [`loafc_fuse::schedule`] or uses an element type without kernels.
+pub fn build_tree(group: &Group, program: &NestProgram) -> Result<Built, CodegenError> {
+    for used in &group.buffers {
+        let Some(buffer) = program.buffers.get(used.buffer.0 as usize) else { continue };
+        if !buffer.dtype.has_kernels() {
+            let (kernel, buffer, dtype) = (group.name.clone(), buffer.name.clone(), buffer.dtype);
+            return Err(CodegenError::DType { kernel, dtype, buffer });
+        }
+    }
+    let malformed = |what| CodegenError::Malformed { kernel: group.name.clone(), what };
+    loop_tree::build(group, program).map_err(malformed)
+}
+
+fn phase_sizes(kernel: &Kernel) -> Vec<PhaseSizes> {
+    let thread_scratch_bytes = kernel.scratch_bytes(MemoryPlace::Thread);
+    let of = |phase: &loop_tree::Phase| PhaseSizes {
+        units: phase.units,
+        work_per_unit: phase.work_per_unit,
+        thread_scratch_bytes,
+    };
+    kernel.phases.iter().map(of).collect()
+}
+
+fn compile_trees(
+    trees: &IndexMap<String, Tree>,
     options: &CodegenOptions,
-) -> Result<Vec<KernelUse>, CodegenError> {
-    let _ = (schedule, options);
-    Err(CodegenError::Malformed { kernel: "".into(), what: "code generation is being written".into() })
+) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
+    if trees.is_empty() {
+        return Ok(Vec::new());
+    }
+    let generate = |(k, tree): (usize, &Tree)| {
+        let name = format!("kernel_{k}");
+        cpu::compile::compile(&tree.kernel, &tree.slots, &name, options.vector_bits, options.keep_text)
+            .map_err(|message| CodegenError::Llvm { kernel: tree.kernel.name.clone(), message })
+    };
+    let numbered: Vec<(usize, &Tree)> = trees.values().enumerate().collect();
+    let objects: Vec<Object> = match (options.threads, numbered.len()) {
+        (1, _) | (_, 1) => numbered.into_iter().map(generate).collect::<Result<_, _>>()?,
+        (threads, _) => {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.map_err(|e| CodegenError::Threads { message: e.to_string() })?;
+            pool.install(|| numbered.into_par_iter().map(generate).collect::<Result<_, _>>())?
+        }
+    };
+    load(trees, objects)
+}
+
+fn load(trees: &IndexMap<String, Tree>, objects: Vec<Object>) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
+    let refused = |tree: &Tree| {
+        let kernel = tree.kernel.name.clone();
+        move |message| CodegenError::Llvm { kernel, message }
+    };
+    let mut session = None;
+    let mut kernels = Vec::new();
+    for (k, (tree, object)) in trees.values().zip(objects).enumerate() {
+        let session: &Arc<Session> = match &mut session {
+            Some(session) => session,
+            empty => empty.insert(Arc::new(Session::new().map_err(refused(tree))?)),
+        };
+        session.add_object(&object.bytes).map_err(refused(tree))?;
+        let mut phases: Vec<Entry> = Vec::new();
+        for phase in 0..tree.kernel.phases.len() {
+            let address = session.address_of(&format!("kernel_{k}_{phase}")).map_err(refused(tree))?;
+            // SAFETY: the emitter gives every phase's function the type of `Entry`, and the kernel that holds
+            // the pointer keeps the code loaded.
+            phases.push(unsafe { std::mem::transmute::<usize, Entry>(address as usize) });
+        }
+        let params = tree.kernel.memory.iter().filter_map(|m| match m.place {
+            MemoryPlace::Param(access) => Some(KernelParam { access }),
+            MemoryPlace::Shared | MemoryPlace::Thread => None,
+        });
+        kernels.push(Arc::new(CompiledKernel {
+            name: tree.kernel.name.clone(),
+            params: params.collect(),
+            phases,
+            check_messages: tree.kernel.check_messages.clone(),
+            object: object.bytes.into(),
+            text: object.texts.map(|(llvm_ir, assembly)| KernelText {
+                loop_tree: tree.kernel.to_string(),
+                llvm_ir,
+                assembly,
+            }),
+            _code: session.keep(),
+        }));
+    }
+    Ok(kernels)
 }

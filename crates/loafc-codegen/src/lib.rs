@@ -3,3 +3,5 @@
 
 pub mod cpu;
 pub mod kernel;
+pub mod loop_tree;
+pub mod tiling;

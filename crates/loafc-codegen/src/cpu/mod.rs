@@ -1,6 +1,12 @@
-//! Code for CPUs.
+//! Code for CPUs: LLVM IR with explicit vectors from loop trees, object files from that, and their loading.
 
+mod access;
+pub(crate) mod compile;
+mod convert;
+mod emit;
+mod ir;
 pub mod jit;
 pub mod math;
-
+mod reduce;
+mod scalar;
 pub mod target;

@@ -1,0 +1,279 @@
+//! Loads and stores: contiguous lanes as one vector, equal lanes as one scalar, others as a gather or scatter.
+//! Lanes that combine with memory where they may hit one element take turns.
+
+use llvm_sys::LLVMIntPredicate::LLVMIntSLT;
+use loafc_ir::dtype::DType;
+use loafc_ir::index::Index;
+use loafc_ir::nest::{BinaryOp, BufferId, StoreMode, ValueId};
+use loafc_ir::size::Size;
+
+use super::emit::{EmitError, Emitter, LanePlace, Lanes, Place, Value};
+use super::ir::V;
+
+impl Emitter<'_, '_, '_> {
+    fn memory_dtype(&self, buffer: BufferId) -> DType {
+        self.kernel.memory[buffer.0 as usize].dtype
+    }
+
+    /// Pointer to the first lane's element.
+    fn pointer(&self, buffer: BufferId, place: &Place) -> V {
+        let ty = self.memory_type(self.memory_dtype(buffer));
+        let base = self.ir.element(ty, self.memory[buffer.0 as usize], place.fixed);
+        match place.moving {
+            Some(moving) => self.ir.element(ty, base, moving),
+            None => base,
+        }
+    }
+
+    /// Pointers to all lanes' elements.
+    fn pointers(&self, buffer: BufferId, place: &Place, lanes: Lanes) -> V {
+        let ty = self.memory_type(self.memory_dtype(buffer));
+        let base = self.pointer(buffer, place);
+        let each = match &place.lanes {
+            LanePlace::Each(each) => *each,
+            LanePlace::Same => self.ir.zero(self.ir.vector(self.ir.int(64), Some(lanes.count))),
+            LanePlace::Stride(stride) => match stride.as_const() {
+                // Distances of 32 bits let the machine gather twice as many lanes at once.
+                Some(c) if (c.abs() << 16) < i64::from(i32::MAX) => {
+                    let narrow = self.ir.iota(self.ir.int(32), lanes.count, c);
+                    self.ir.sext(narrow, self.ir.vector(self.ir.int(64), Some(lanes.count)))
+                }
+                _ => self.lane_offsets(*stride, lanes.count),
+            },
+        };
+        self.ir.element(ty, base, each)
+    }
+
+    /// The lanes in which an access happens; `None` for all.
+    fn access_mask(&self, guard: Option<Value>, lanes: Lanes) -> Option<V> {
+        let guard = guard.map(|g| match self.ir.lanes_of(g.v) {
+            Some(_) => g.v,
+            None => self.ir.splat(g.v, lanes.count),
+        });
+        match (guard, lanes.mask) {
+            (Some(g), Some(m)) => Some(self.ir.and(g, m)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Reads an element for each lane, or one for all where index and guard are the same for all.
+    pub(super) fn load_op(
+        &mut self,
+        buffer: BufferId,
+        index: &Index,
+        guard: Option<ValueId>,
+    ) -> Result<Value, EmitError> {
+        let guard = guard.map(|g| self.value(g)).transpose()?;
+        let place = self.place(index);
+        Ok(self.load_at(buffer, &place, guard))
+    }
+
+    /// See [`Emitter::load_op`].
+    pub(super) fn load_at(&self, buffer: BufferId, place: &Place, guard: Option<Value>) -> Value {
+        let dtype = self.memory_dtype(buffer);
+        let (ty, align) = (self.memory_type(dtype), dtype.bytes() as u32);
+        let scope = self.scopes[buffer.0 as usize];
+        let guard_varies = guard.is_some_and(|g| self.ir.lanes_of(g.v).is_some());
+        let raw = match (self.lanes, &place.lanes) {
+            (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
+                let pointer = self.pointer(buffer, place);
+                let vector = self.ir.vector(ty, Some(lanes.count));
+                match self.access_mask(guard, lanes) {
+                    None => self.ir.load(vector, pointer, align),
+                    Some(mask) => {
+                        let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(vector));
+                        let types = [vector, self.ir.ptr()];
+                        self.ir.intrinsic("llvm.masked.load", &types, &[pointer, align, mask, nothing])
+                    }
+                }
+            }
+            (Some(lanes), shape) if guard_varies || !matches!(shape, LanePlace::Same) => {
+                let pointers = self.pointers(buffer, place, lanes);
+                let vector = self.ir.vector(ty, Some(lanes.count));
+                let all = self.ir.const_int(self.ir.vector(self.ir.int(1), Some(lanes.count)), -1);
+                let mask = self.access_mask(guard, lanes).unwrap_or(all);
+                let types = [vector, self.ir.type_of(pointers)];
+                let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(vector));
+                self.ir.intrinsic("llvm.masked.gather", &types, &[pointers, align, mask, nothing])
+            }
+            _ => {
+                let pointer = self.pointer(buffer, place);
+                match guard {
+                    None => self.ir.load(ty, pointer, align),
+                    Some(guard) => {
+                        let vector = self.ir.vector(ty, Some(1));
+                        let mask = self.ir.splat(guard.v, 1);
+                        let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(vector));
+                        let types = [vector, self.ir.ptr()];
+                        let one =
+                            self.ir.intrinsic("llvm.masked.load", &types, &[pointer, align, mask, nothing]);
+                        self.ir.in_scope(one, scope);
+                        let raw = self.ir.extract(one, self.ir.i32(0));
+                        return self.from_memory(raw, dtype);
+                    }
+                }
+            }
+        };
+        self.ir.in_scope(raw, scope);
+        self.from_memory(raw, dtype)
+    }
+
+    /// Writes or combines.
+    pub(super) fn store_op(
+        &mut self,
+        buffer: BufferId,
+        index: &Index,
+        value: ValueId,
+        guard: Option<ValueId>,
+        mode: StoreMode,
+    ) -> Result<(), EmitError> {
+        let value = self.value(value)?;
+        let guard = guard.map(|g| self.value(g)).transpose()?;
+        let place = self.place(index);
+        let varies = |e: &Self, x: Option<Value>| x.is_some_and(|x| e.ir.lanes_of(x.v).is_some());
+        let collides = match &place.lanes {
+            LanePlace::Stride(_) => false,
+            LanePlace::Each(_) => mode != StoreMode::Set,
+            // Lanes that store different values to one element do so in order; a uniform store happens once,
+            // but combines once for each lane.
+            LanePlace::Same => {
+                mode != StoreMode::Set || varies(self, Some(value)) || varies(self, guard)
+            }
+        };
+        match self.lanes {
+            Some(lanes) if collides => self.store_in_turns(buffer, &place, value, guard, mode, lanes),
+            _ => {
+                let value = self.combined(buffer, &place, value, guard, mode)?;
+                self.store_at(buffer, &place, value, guard);
+                Ok(())
+            }
+        }
+    }
+
+    fn combined(
+        &mut self,
+        buffer: BufferId,
+        place: &Place,
+        value: Value,
+        guard: Option<Value>,
+        mode: StoreMode,
+    ) -> Result<Value, EmitError> {
+        let StoreMode::Combine(op) = mode else { return Ok(value) };
+        let old = self.load_at(buffer, place, guard);
+        self.combine(op, old, value)
+    }
+
+    fn combine(&mut self, op: BinaryOp, old: Value, value: Value) -> Result<Value, EmitError> {
+        let [old, value] = self.equal_lanes([old, value]);
+        let dtype = old.dtype;
+        Ok(Value { dtype, ..self.binary(op, old, Value { dtype, ..value })? })
+    }
+
+    /// Writes an element for each lane, or one for all.
+    pub(super) fn store_at(&self, buffer: BufferId, place: &Place, value: Value, guard: Option<Value>) {
+        let dtype = self.memory_dtype(buffer);
+        let (ty, align) = (self.memory_type(dtype), dtype.bytes() as u32);
+        let scope = self.scopes[buffer.0 as usize];
+        let mut raw = self.to_memory(value, dtype);
+        let store = match (self.lanes, &place.lanes) {
+            (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
+                raw = self.widened(raw, lanes.count);
+                let pointer = self.pointer(buffer, place);
+                match self.access_mask(guard, lanes) {
+                    None => self.ir.store(raw, pointer, align),
+                    Some(mask) => {
+                        let types = [self.ir.type_of(raw), self.ir.ptr()];
+                        let align = self.ir.i32(i64::from(align));
+                        self.ir.intrinsic("llvm.masked.store", &types, &[raw, pointer, align, mask])
+                    }
+                }
+            }
+            (Some(lanes), LanePlace::Stride(_) | LanePlace::Each(_)) => {
+                raw = self.widened(raw, lanes.count);
+                let pointers = self.pointers(buffer, place, lanes);
+                let all = self.ir.const_int(self.ir.vector(self.ir.int(1), Some(lanes.count)), -1);
+                let mask = self.access_mask(guard, lanes).unwrap_or(all);
+                let types = [self.ir.type_of(raw), self.ir.type_of(pointers)];
+                let align = self.ir.i32(i64::from(align));
+                self.ir.intrinsic("llvm.masked.scatter", &types, &[raw, pointers, align, mask])
+            }
+            _ => {
+                let pointer = self.pointer(buffer, place);
+                match guard {
+                    None => self.ir.store(raw, pointer, align),
+                    Some(guard) => {
+                        let types = [self.ir.vector(ty, Some(1)), self.ir.ptr()];
+                        let (raw, mask) = (self.ir.splat(raw, 1), self.ir.splat(guard.v, 1));
+                        let align = self.ir.i32(i64::from(align));
+                        self.ir.intrinsic("llvm.masked.store", &types, &[raw, pointer, align, mask])
+                    }
+                }
+            }
+        };
+        self.ir.in_scope(store, scope);
+    }
+
+    fn widened(&self, v: V, lanes: u32) -> V {
+        match self.ir.lanes_of(v) {
+            Some(_) => v,
+            None => self.ir.splat(v, lanes),
+        }
+    }
+
+    /// A loop over the lanes, one store after the other.
+    fn store_in_turns(
+        &mut self,
+        buffer: BufferId,
+        place: &Place,
+        value: Value,
+        guard: Option<Value>,
+        mode: StoreMode,
+        lanes: Lanes,
+    ) -> Result<(), EmitError> {
+        let mask = self.access_mask(guard, lanes);
+        let value = Value { v: self.widened(value.v, lanes.count), ..value };
+        let each = match &place.lanes {
+            LanePlace::Each(each) => Some(*each),
+            LanePlace::Stride(stride) => Some(self.lane_offsets(*stride, lanes.count)),
+            LanePlace::Same => None,
+        };
+        let before = self.ir.current();
+        let [head, store, next, after] = ["lane", "store", "next", "after"].map(|name| self.ir.block(name));
+        self.ir.br(head);
+        self.ir.at(head);
+        let lane = self.ir.phi(self.ir.int(64), &[(self.ir.i64(0), before)]);
+        match mask {
+            Some(mask) => self.ir.cond_br(self.ir.extract(mask, lane), store, next),
+            None => self.ir.br(store),
+        }
+        self.ir.at(store);
+        let offset = each.map(|each| self.ir.extract(each, lane));
+        let moving = match (place.moving, offset) {
+            (Some(a), Some(b)) => Some(self.ir.add(a, b)),
+            (a, b) => a.or(b),
+        };
+        let one = Place { fixed: place.fixed, moving, lanes: LanePlace::Same };
+        let value = Value { v: self.ir.extract(value.v, lane), ..value };
+        // A single lane is scalar code.
+        self.lanes = None;
+        let result = self.combined(buffer, &one, value, None, mode);
+        if let Ok(value) = &result {
+            self.store_at(buffer, &one, *value, None);
+        }
+        self.lanes = Some(lanes);
+        result?;
+        self.ir.br(next);
+        self.ir.at(next);
+        let following = self.ir.add(lane, self.ir.i64(1));
+        self.ir.add_incoming(lane, &[(following, next)]);
+        let again = self.ir.icmp(LLVMIntSLT, following, self.ir.i64(i64::from(lanes.count)));
+        self.ir.cond_br(again, head, after);
+        self.ir.at(after);
+        Ok(())
+    }
+
+    /// Whether neighbouring lanes touch neighbouring elements.
+    pub(super) fn is_contiguous(place: &Place) -> bool {
+        matches!(&place.lanes, LanePlace::Stride(s) if *s == Size::ONE)
+    }
+}

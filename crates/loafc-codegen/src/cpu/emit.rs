@@ -1,0 +1,631 @@
+//! Turns a loop tree into LLVM IR: one function for each phase, explicit vectors in vector loops.
+//!
+//! A vector loop becomes up to three loops: one over several vectors with a reduction state for each, one over
+//! single vectors, and at most one iteration in which the lanes behind the end are masked. Values that don't
+//! depend on the loop's variable stay scalars.
+
+use std::ffi::CString;
+
+use inkwell::builder::Builder;
+use inkwell::context::Context;
+use inkwell::module::Module;
+use llvm_sys::LLVMIntPredicate::{LLVMIntEQ, LLVMIntNE, LLVMIntSGE, LLVMIntSLT};
+use loafc_ir::dtype::DType;
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::{Op, ValueId};
+use loafc_ir::size::Size;
+use rustc_hash::FxHashMap;
+
+use super::ir::{AliasScope, Block, Ir, T, V};
+use super::reduce::RegisterState;
+use crate::loop_tree::{AccumulatorId, Home, Kernel, Loop, Mapping, MemoryPlace, Node, SizeSlots};
+
+/// Bodies with at most this many operations are unrolled fourfold where they reduce, so that additions of one
+/// state need not wait for each other.
+const UNROLL_BY_FOUR: usize = 16;
+/// The same, twofold.
+const UNROLL_BY_TWO: usize = 40;
+
+/// What can't be turned into machine code.
+pub(super) type EmitError = String;
+
+/// A value of the tree in the current loop.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Value {
+    /// One scalar for all lanes, or a vector.
+    pub(super) v: V,
+    pub(super) dtype: DType,
+}
+
+/// The vector loop that is being emitted.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Lanes {
+    pub(super) var: LoopVar,
+    pub(super) count: u32,
+    /// Which lanes lie before the end; `None` for all.
+    pub(super) mask: Option<V>,
+    /// Which of a reduction's states this vector goes to.
+    pub(super) copy: usize,
+}
+
+/// A position in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The part that is the same for all iterations of the innermost loop.
+    pub(super) fixed: V,
+    /// What the innermost loop's variable adds.
+    pub(super) moving: Option<V>,
+    /// How lanes differ.
+    pub(super) lanes: LanePlace,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum LanePlace {
+    /// Not at all.
+    Same,
+    /// By this many elements from one to the next.
+    Stride(Size),
+    /// Each adds its own i64.
+    Each(V),
+}
+
+/// Emits all phases of a kernel as `{name}_{phase}`.
+pub(super) fn emit<'b, 'ctx>(
+    kernel: &Kernel,
+    slots: &SizeSlots,
+    name: &str,
+    vector_bits: u32,
+    (context, module, builder): (&'ctx Context, &'b Module<'ctx>, &'b Builder<'ctx>),
+) -> Result<(), EmitError> {
+    for k in 0..kernel.phases.len() {
+        let symbol = CString::new(format!("{name}_{k}")).map_err(|e| e.to_string())?;
+        let ir = Ir::new(context, module, builder, &symbol, |ir| {
+            let (p, i) = (ir.ptr(), ir.int(64));
+            (ir.int(32), vec![p, p, i, i, p, p])
+        });
+        let mut emitter = Emitter::new(kernel, slots, ir, vector_bits);
+        emitter.phase(k)?;
+    }
+    Ok(())
+}
+
+pub(super) struct Emitter<'a, 'b, 'ctx> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) ir: Ir<'b, 'ctx>,
+    vector_bits: u32,
+    sizes: FxHashMap<Size, V>,
+    pub(super) memory: Vec<V>,
+    pub(super) scopes: Vec<AliasScope>,
+    vars: FxHashMap<LoopVar, V>,
+    values: FxHashMap<ValueId, Value>,
+    pub(super) states: FxHashMap<AccumulatorId, RegisterState>,
+    pub(super) lanes: Option<Lanes>,
+    /// Lanes and copies of the states in registers.
+    pub(super) shapes: FxHashMap<AccumulatorId, (Option<u32>, usize)>,
+    /// The variable of the innermost loop around.
+    innermost: Option<LoopVar>,
+}
+
+impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
+    fn new(kernel: &'a Kernel, slots: &SizeSlots, ir: Ir<'b, 'ctx>, vector_bits: u32) -> Self {
+        let mut one = Emitter {
+            kernel,
+            ir,
+            vector_bits,
+            sizes: FxHashMap::default(),
+            memory: Vec::new(),
+            scopes: Vec::new(),
+            vars: FxHashMap::default(),
+            values: FxHashMap::default(),
+            states: FxHashMap::default(),
+            lanes: None,
+            shapes: FxHashMap::default(),
+            innermost: None,
+        };
+        one.prologue(slots);
+        one
+    }
+
+    /// Loads sizes and buffers, and finds the scratch memories.
+    fn prologue(&mut self, slots: &SizeSlots) {
+        let ir = &self.ir;
+        ir.mark_nounwind();
+        ir.attribute("prefer-vector-width", &self.vector_bits.to_string());
+        ir.attribute("min-legal-vector-width", &self.vector_bits.to_string());
+        let (buffers, sizes) = (ir.param(0), ir.param(1));
+        for (k, size) in slots.sizes.iter().enumerate() {
+            let at = ir.element(ir.int(64), sizes, ir.i64(k as i64));
+            self.sizes.insert(*size, ir.load(ir.int(64), at, 8));
+        }
+        self.scopes = ir.alias_scopes(self.kernel.memory.len());
+        let offsets = self.kernel.scratch_offsets();
+        let mut params = 0;
+        for (m, offset) in self.kernel.memory.iter().zip(offsets) {
+            let pointer = match m.place {
+                MemoryPlace::Param(_) => {
+                    let at = self.ir.element(self.ir.ptr(), buffers, self.ir.i64(params));
+                    params += 1;
+                    self.ir.load(self.ir.ptr(), at, 8)
+                }
+                MemoryPlace::Shared | MemoryPlace::Thread => {
+                    let block = if m.place == MemoryPlace::Shared { 4 } else { 5 };
+                    let offset = self.size(offset);
+                    self.ir.element(self.ir.int(8), self.ir.param(block), offset)
+                }
+            };
+            self.memory.push(pointer);
+        }
+    }
+
+    /// A size as an i64.
+    pub(super) fn size(&self, size: Size) -> V {
+        match size.as_const() {
+            Some(c) => self.ir.i64(c),
+            // Every size of the tree has a slot: the key that numbers them prints them all.
+            None => self.sizes.get(&size).copied().unwrap_or_else(|| self.ir.i64(0)),
+        }
+    }
+
+    fn phase(&mut self, k: usize) -> Result<(), EmitError> {
+        let kernel = self.kernel;
+        let phase = &kernel.phases[k];
+        self.find_shapes(&phase.body, None);
+        // Once more, for states that others of known shape are merged into further up.
+        self.find_shapes(&phase.body, None);
+        let (begin, end) = (self.ir.param(2), self.ir.param(3));
+        let after = self.counted_loop(phase.unit, begin, end, 1, |e| e.nodes(&phase.body))?;
+        self.ir.at(after);
+        self.ir.ret(self.ir.i32(0));
+        Ok(())
+    }
+
+    /// A loop from `begin` while below `end`; returns the block behind it.
+    fn counted_loop(
+        &mut self,
+        var: LoopVar,
+        begin: V,
+        end: V,
+        step: i64,
+        body: impl FnOnce(&mut Self) -> Result<(), EmitError>,
+    ) -> Result<Block, EmitError> {
+        let before = self.ir.current();
+        let (head, after) = (self.ir.block("loop"), self.ir.block("after"));
+        let enter = self.ir.icmp(LLVMIntSLT, begin, end);
+        self.ir.cond_br(enter, head, after);
+        self.ir.at(head);
+        let counter = self.ir.phi(self.ir.int(64), &[(begin, before)]);
+        let outer_var = self.vars.insert(var, counter);
+        let outer_innermost = self.innermost.replace(var);
+        body(self)?;
+        let next = self.ir.add(counter, self.ir.i64(step));
+        let again = self.ir.icmp(LLVMIntSLT, next, end);
+        self.ir.add_incoming(counter, &[(next, self.ir.current())]);
+        self.ir.cond_br(again, head, after);
+        self.innermost = outer_innermost;
+        if let Some(v) = outer_var {
+            self.vars.insert(var, v);
+        }
+        Ok(after)
+    }
+
+    fn nodes(&mut self, nodes: &[Node]) -> Result<(), EmitError> {
+        nodes.iter().try_for_each(|n| self.node(n))
+    }
+
+    fn node(&mut self, node: &Node) -> Result<(), EmitError> {
+        match node {
+            Node::Op(v, op) => {
+                if let Some(value) = self.op(*v, op)? {
+                    self.values.insert(*v, value);
+                }
+            }
+            Node::Var(v, index) => {
+                let place = self.place(index);
+                let value = self.uniform_place(&place);
+                self.vars.insert(*v, value);
+            }
+            Node::Loop(l) => self.a_loop(l)?,
+            Node::Init(a) => self.init(*a)?,
+            Node::Accumulate { into, value, position } => self.accumulate(*into, *value, *position)?,
+            Node::Merge { into, from } => self.merge(*into, *from)?,
+            Node::Finish { of, first, second } => {
+                let (a, b) = self.finish(*of, self.dtype(*first), second.map(|s| self.dtype(s)))?;
+                self.values.insert(*first, a);
+                if let (Some(second), Some(b)) = (second, b) {
+                    self.values.insert(*second, b);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn dtype(&self, v: ValueId) -> DType {
+        self.kernel.types[v.0 as usize]
+    }
+
+    pub(super) fn value(&self, v: ValueId) -> Result<Value, EmitError> {
+        self.values.get(&v).copied().ok_or_else(|| format!("{v} has no value"))
+    }
+
+    fn a_loop(&mut self, l: &Loop) -> Result<(), EmitError> {
+        let begin = self.bound(&l.begin);
+        let trip = constant_trip(l);
+        let end = match trip {
+            Some(trip) => self.ir.add(begin, self.ir.i64(trip)),
+            None => {
+                let ends: Vec<V> = l.end.iter().map(|e| self.bound(e)).collect();
+                ends.into_iter().reduce(|a, b| self.ir.intrinsic_like("llvm.smin", &[a, b])).unwrap_or(begin)
+            }
+        };
+        match l.mapping {
+            Mapping::Vector => self.vector_loop(l, begin, end, trip),
+            Mapping::Serial | Mapping::Tile => {
+                let after = self.counted_loop(l.var, begin, end, l.step, |e| e.nodes(&l.body))?;
+                self.ir.at(after);
+                Ok(())
+            }
+        }
+    }
+
+    fn bound(&mut self, index: &Index) -> V {
+        let place = self.place(index);
+        self.uniform_place(&place)
+    }
+
+    fn vector_loop(&mut self, l: &Loop, begin: V, end: V, trip: Option<i64>) -> Result<(), EmitError> {
+        let count = self.lane_count(l);
+        let lanes = i64::from(count);
+        let unroll = unroll(l) as i64;
+        let mut at = begin;
+        if unroll > 1 && trip.is_none_or(|t| t >= lanes * unroll) {
+            at = self.whole_vectors(l, at, end, count, unroll)?;
+        }
+        if trip.is_none_or(|t| t % (lanes * if unroll > 1 { unroll } else { i64::MAX / lanes }) >= lanes) {
+            at = self.whole_vectors(l, at, end, count, 1)?;
+        }
+        if trip.is_some_and(|t| t % lanes == 0) {
+            return Ok(());
+        }
+        let (tail, after) = (self.ir.block("tail"), self.ir.block("after"));
+        let rest = self.ir.sub(end, at);
+        let any = self.ir.icmp(LLVMIntSLT, self.ir.i64(0), rest);
+        self.ir.cond_br(any, tail, after);
+        self.ir.at(tail);
+        let rest = self.ir.trunc(rest, self.ir.int(32));
+        let rest = self.ir.splat(rest, count);
+        let mask = self.ir.icmp(LLVMIntSLT, self.ir.iota(self.ir.int(32), count, 1), rest);
+        self.lanes_body(l, at, Lanes { var: l.var, count, mask: Some(mask), copy: 0 })?;
+        self.ir.br(after);
+        self.ir.at(after);
+        Ok(())
+    }
+
+    /// The iterations that fill `unroll` vectors at once; returns the first value left over.
+    fn whole_vectors(&mut self, l: &Loop, begin: V, end: V, count: u32, unroll: i64) -> Result<V, EmitError> {
+        let step = i64::from(count) * unroll;
+        let ir = &self.ir;
+        let length = ir.sub(end, begin);
+        // An end before the beginning must not round to iterations.
+        let length = ir.intrinsic_like("llvm.smax", &[length, ir.i64(0)]);
+        let whole = ir.and(length, ir.i64(!(step - 1)));
+        let last = ir.add(begin, whole);
+        let after = self.counted_loop(l.var, begin, last, step, |e| {
+            let base = e.vars[&l.var];
+            for copy in 0..unroll {
+                let at = e.ir.add(base, e.ir.i64(copy * i64::from(count)));
+                e.lanes_body(l, at, Lanes { var: l.var, count, mask: None, copy: copy as usize })?;
+            }
+            Ok(())
+        })?;
+        self.ir.at(after);
+        Ok(last)
+    }
+
+    fn lanes_body(&mut self, l: &Loop, at: V, lanes: Lanes) -> Result<(), EmitError> {
+        let outer = self.vars.insert(l.var, at);
+        let innermost = self.innermost.replace(l.var);
+        self.lanes = Some(lanes);
+        self.nodes(&l.body)?;
+        self.lanes = None;
+        self.innermost = innermost;
+        if let Some(v) = outer {
+            self.vars.insert(l.var, v);
+        }
+        Ok(())
+    }
+
+    /// Lanes of a vector loop: as many as the widest type that its values are mostly computed in leaves room for.
+    fn lane_count(&self, l: &Loop) -> u32 {
+        let mut widest = 1;
+        let mut has_float = false;
+        for node in &l.body {
+            let dtype = match node {
+                Node::Op(_, Op::Const(..) | Op::IndexValue(_) | Op::SizeValue(_)) => continue,
+                Node::Op(v, _) => self.dtype(*v),
+                Node::Init(a) | Node::Accumulate { into: a, .. } | Node::Merge { into: a, .. } => {
+                    self.kernel.accumulators[a.0 as usize].dtype
+                }
+                Node::Finish { first, .. } => self.dtype(*first),
+                Node::Var(..) | Node::Loop(_) => continue,
+            };
+            has_float |= dtype.compute() == DType::F32;
+            widest = widest.max(dtype.compute().bytes() as u32);
+        }
+        // Beside f32, wider values take two registers rather than halving all.
+        let bytes = if has_float { 4 } else { widest };
+        (self.vector_bits / 8 / bytes).clamp(4, 64)
+    }
+
+    /// How many lanes and copies each state in registers has: as the vector loop has in which it takes values.
+    fn find_shapes(&mut self, nodes: &[Node], vector: Option<(u32, usize)>) {
+        for node in nodes {
+            match node {
+                Node::Loop(l) => {
+                    let inside = match l.mapping {
+                        Mapping::Vector => Some((self.lane_count(l), unroll(l))),
+                        _ => None,
+                    };
+                    self.find_shapes(&l.body, inside);
+                }
+                Node::Accumulate { into, .. } => {
+                    let shape = vector.map_or((None, 1), |(lanes, copies)| (Some(lanes), copies));
+                    self.shapes.insert(*into, shape);
+                }
+                Node::Merge { into, from } => {
+                    let is_register = |a: &AccumulatorId| {
+                        self.kernel.accumulators[a.0 as usize].home == Home::Registers
+                    };
+                    let shape = match is_register(from) {
+                        true => self.shapes.get(from).copied().unwrap_or((None, 1)),
+                        false => (None, 1),
+                    };
+                    if is_register(into) {
+                        self.shapes.insert(*into, shape);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A position that all lanes share, as one i64.
+    fn uniform_place(&self, place: &Place) -> V {
+        match place.moving {
+            Some(moving) => self.ir.add(place.fixed, moving),
+            None => place.fixed,
+        }
+    }
+
+    /// An index as an i64, a vector where lanes differ.
+    pub(super) fn index_value(&mut self, index: &Index) -> V {
+        let place = self.place(index);
+        let base = self.uniform_place(&place);
+        let Some(lanes) = self.lanes else { return base };
+        let each = match place.lanes {
+            LanePlace::Same => return base,
+            LanePlace::Stride(stride) => self.lane_offsets(stride, lanes.count),
+            LanePlace::Each(each) => each,
+        };
+        let base = self.ir.splat(base, lanes.count);
+        self.ir.add(base, each)
+    }
+
+    /// `0, stride, 2·stride, …` as i64.
+    pub(super) fn lane_offsets(&self, stride: Size, count: u32) -> V {
+        match stride.as_const() {
+            Some(c) => self.ir.iota(self.ir.int(64), count, c),
+            None => {
+                let stride = self.ir.splat(self.size(stride), count);
+                self.ir.mul(self.ir.iota(self.ir.int(64), count, 1), stride)
+            }
+        }
+    }
+
+    /// Computes a position, keeping apart what the innermost loop does not change.
+    pub(super) fn place(&mut self, index: &Index) -> Place {
+        let mut fixed = self.size(index.offset);
+        let (mut moving, mut each, mut stride) = (None, None, Size::ZERO);
+        let sum = |ir: &Ir<'b, 'ctx>, a: Option<V>, b: V| Some(a.map_or(b, |a| ir.add(a, b)));
+        for (atom, factor) in &index.terms {
+            if let IndexAtom::Loop(var) = atom {
+                let value = self.vars.get(var).copied().unwrap_or_else(|| self.ir.i64(0));
+                let term = self.scaled(value, *factor);
+                if self.lanes.is_some_and(|l| l.var == *var) {
+                    stride = *factor;
+                }
+                if self.innermost == Some(*var) {
+                    moving = sum(&self.ir, moving, term);
+                } else {
+                    fixed = self.ir.add(fixed, term);
+                }
+                continue;
+            }
+            let value = self.atom(atom);
+            let term = self.scaled(value, *factor);
+            match self.ir.lanes_of(term) {
+                Some(_) => each = sum(&self.ir, each, term),
+                None => moving = sum(&self.ir, moving, term),
+            }
+        }
+        let lanes = match (each, self.lanes) {
+            (Some(each), Some(l)) if !stride.is(0) => {
+                let offsets = self.lane_offsets(stride, l.count);
+                LanePlace::Each(self.ir.add(each, offsets))
+            }
+            (Some(each), _) => LanePlace::Each(each),
+            (None, _) if stride.is(0) => LanePlace::Same,
+            (None, _) => LanePlace::Stride(stride),
+        };
+        Place { fixed, moving, lanes }
+    }
+
+    fn scaled(&self, value: V, factor: Size) -> V {
+        if factor.is(1) {
+            return value;
+        }
+        let factor = self.size(factor);
+        match self.ir.lanes_of(value) {
+            Some(n) => {
+                let factor = self.ir.splat(factor, n);
+                self.ir.mul(value, factor)
+            }
+            None => self.ir.mul(value, factor),
+        }
+    }
+
+    fn atom(&mut self, atom: &IndexAtom) -> V {
+        match atom {
+            IndexAtom::Loop(var) => self.vars.get(var).copied().unwrap_or_else(|| self.ir.i64(0)),
+            IndexAtom::Value(v) => match self.values.get(v).copied() {
+                Some(value) => self.cast(value, DType::I64).v,
+                // The verifier has seen that values are defined before they are used.
+                None => self.ir.i64(0),
+            },
+            IndexAtom::FloorDiv(inner, divisor) => self.division(inner, *divisor).0,
+            IndexAtom::Mod(inner, divisor) => self.division(inner, *divisor).1,
+        }
+    }
+
+    /// Quotient rounded down, and remainder.
+    fn division(&mut self, inner: &Index, divisor: Size) -> (V, V) {
+        let x = self.index_value(inner);
+        let mut d = self.size(divisor);
+        if let Some(n) = self.ir.lanes_of(x) {
+            d = self.ir.splat(d, n);
+        }
+        let ir = &self.ir;
+        if never_negative(inner) && divisor.as_const().is_none_or(|c| c > 0) {
+            return (ir.udiv(x, d), ir.urem(x, d));
+        }
+        let (quotient, rest) = (ir.sdiv(x, d), ir.srem(x, d));
+        let zero = ir.zero(ir.type_of(x));
+        let signs_differ = ir.icmp(LLVMIntSLT, ir.xor(rest, d), zero);
+        let inexact = ir.icmp(LLVMIntNE, rest, zero);
+        let down = ir.and(signs_differ, inexact);
+        let one = ir.zext(down, ir.type_of(x));
+        (ir.sub(quotient, one), ir.add(rest, ir.select(down, d, zero)))
+    }
+
+    /// Stops with the number of a check where a condition is false in a lane that counts.
+    fn check(&mut self, condition: Value, message: &str) -> Result<(), EmitError> {
+        let number = self.kernel.check_messages.iter().position(|m| **m == *message);
+        let number = number.ok_or_else(|| format!("check {message:?} has no number"))? as i64 + 1;
+        let ir = &self.ir;
+        let holds = match ir.lanes_of(condition.v) {
+            None => condition.v,
+            Some(n) => {
+                let all = match self.lanes.and_then(|l| l.mask) {
+                    Some(mask) => ir.or(condition.v, ir.xor(mask, ir.const_int(ir.type_of(mask), -1))),
+                    None => condition.v,
+                };
+                let bits = ir.bitcast(all, ir.int(n));
+                ir.icmp(LLVMIntEQ, bits, ir.const_int(ir.int(n), -1))
+            }
+        };
+        let (fails, goes_on) = (ir.block("fails"), ir.block("holds"));
+        ir.cond_br(holds, goes_on, fails);
+        ir.at(fails);
+        ir.ret(ir.i32(number));
+        ir.at(goes_on);
+        Ok(())
+    }
+
+    fn op(&mut self, v: ValueId, op: &Op) -> Result<Option<Value>, EmitError> {
+        let dtype = self.dtype(v);
+        let value = match op {
+            Op::Const(value, dtype) => self.constant(*value, *dtype),
+            Op::SizeValue(size) => Value { v: self.size(*size), dtype: DType::I64 },
+            Op::IndexValue(index) => Value { v: self.index_value(index), dtype: DType::I64 },
+            Op::InRange { index, low, high } => self.in_range(index, *low, *high),
+            Op::Load { buffer, index, guard } => self.load_op(*buffer, index, *guard)?,
+            Op::Store { buffer, index, value, guard, mode } => {
+                self.store_op(*buffer, index, *value, *guard, *mode)?;
+                return Ok(None);
+            }
+            Op::Unary(op, a) => self.unary(*op, self.value(*a)?)?,
+            Op::Binary(op, a, b) => self.binary(*op, self.value(*a)?, self.value(*b)?)?,
+            Op::Where(c, a, b) => {
+                let (c, a, b) = (self.value(*c)?, self.value(*a)?, self.value(*b)?);
+                let [c, a, b] = self.equal_lanes([c, a, b]);
+                Value { v: self.ir.select(c.v, a.v, b.v), dtype: a.dtype }
+            }
+            Op::Fma(a, b, c) => self.fma(self.value(*a)?, self.value(*b)?, self.value(*c)?)?,
+            Op::Cast(a, to) => self.cast(self.value(*a)?, *to),
+            Op::Bitcast(a, to) => self.reinterpret(self.value(*a)?, *to)?,
+            Op::Check(a, message) => {
+                self.check(self.value(*a)?, message)?;
+                return Ok(None);
+            }
+            Op::Reduce { .. } | Op::ReduceSecond(_) => return Err(format!("{v} is a reduction among operations")),
+        };
+        Ok(Some(Value { dtype, ..value }))
+    }
+
+    fn in_range(&mut self, index: &Index, low: Size, high: Size) -> Value {
+        let x = self.index_value(index);
+        let bound = |e: &Self, size| match e.ir.lanes_of(x) {
+            Some(n) => e.ir.splat(e.size(size), n),
+            None => e.size(size),
+        };
+        let from = self.ir.icmp(LLVMIntSGE, x, bound(self, low));
+        let below = self.ir.icmp(LLVMIntSLT, x, bound(self, high));
+        Value { v: self.ir.and(from, below), dtype: DType::Bool }
+    }
+
+    /// The values with equally many lanes: scalars are repeated beside vectors.
+    pub(super) fn equal_lanes<const N: usize>(&self, values: [Value; N]) -> [Value; N] {
+        let lanes = values.iter().find_map(|x| self.ir.lanes_of(x.v));
+        let Some(lanes) = lanes else { return values };
+        values.map(|x| match self.ir.lanes_of(x.v) {
+            Some(_) => x,
+            None => Value { v: self.ir.splat(x.v, lanes), dtype: x.dtype },
+        })
+    }
+
+    /// The type that values of an element type are computed in.
+    pub(super) fn register_type(&self, dtype: DType) -> T {
+        match dtype.compute() {
+            DType::F64 | DType::C128 => self.ir.double(),
+            DType::Bool => self.ir.int(1),
+            d if d.is_int() => self.ir.int(d.bytes() as u32 * 8),
+            _ => self.ir.float(),
+        }
+    }
+}
+
+/// Number of iterations, where begin and end differ by a constant.
+fn constant_trip(l: &Loop) -> Option<i64> {
+    let [end] = l.end.as_slice() else { return None };
+    let length = end.plus(&l.begin.times(Size::from(-1)));
+    length.as_constant().and_then(Size::as_const).map(|t| t.max(0))
+}
+
+/// How many vectors a vector loop works on at once.
+fn unroll(l: &Loop) -> usize {
+    let reduces = l.body.iter().any(|n| matches!(n, Node::Accumulate { .. }));
+    // A Welford state is four wide vectors: two of them fill the registers.
+    let operations = l.body.iter().map(node_weight).sum::<usize>();
+    match reduces {
+        true if operations <= UNROLL_BY_FOUR => 4,
+        true if operations <= UNROLL_BY_TWO => 2,
+        _ => 1,
+    }
+}
+
+fn node_weight(node: &Node) -> usize {
+    match node {
+        Node::Op(_, Op::Unary(op, _)) => 1 + super::math::cost(*op) as usize,
+        Node::Op(_, Op::Binary(op, ..)) => 1 + super::math::binary_cost(*op) as usize,
+        Node::Op(_, Op::Load { .. } | Op::Store { .. }) => 2,
+        Node::Accumulate { .. } => 3,
+        _ => 1,
+    }
+}
+
+/// Whether all terms are loop variables, which are never negative, with positive factors.
+fn never_negative(index: &Index) -> bool {
+    let positive = |s: Size| s.as_const().is_some_and(|c| c >= 0);
+    positive(index.offset)
+        && index.terms.iter().all(|(atom, factor)| matches!(atom, IndexAtom::Loop(_)) && positive(*factor))
+}
+

@@ -1,0 +1,783 @@
+//! Builds the loop tree of a group: units from outer digits, tiles of the digit that is vectorised, stages
+//! inside, and for reductions over outer digits partial results that a phase of their own combines.
+
+use std::sync::Arc;
+
+use loafc_fuse::schedule::{Group, Member, Place};
+use loafc_ir::dtype::DType;
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::{BufferId, NestProgram, Op, ReduceOp, UnaryOp, ValueId};
+use loafc_ir::size::{Size, SymbolValues};
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+
+use super::body::has_reduction;
+use super::partition::{Digit, PhaseGroup, PhaseStage, partition};
+use super::stage::{StageLoop, build_stage, emit_behind, wrap};
+use super::{Accumulator, AccumulatorId, Home, Kernel, Loop, Mapping, Memory, MemoryPlace, Node, Phase};
+use crate::kernel::Access;
+use crate::tiling::{self, VectorDigit};
+
+/// Elements in a tile where nothing is kept for a tile: long enough that starting one costs nothing.
+const POINTWISE_TILE: i64 = 4096;
+/// Elements in a tile where states or rows are kept for each of them.
+const STATE_TILE: i64 = 256;
+/// Smallest tile: four cache lines of f32, so that strided rows are still read in runs.
+const SMALLEST_TILE: i64 = 64;
+/// Bytes of a tile's states and rows that stay in the first-level cache, with room for what streams by.
+const TILE_BYTES: i64 = 24 << 10;
+/// Units that a kernel should have, so that threads share the work evenly.
+const UNITS: i64 = 16;
+/// Most parts of a digit whose partial results are combined.
+const CHUNKS: i64 = 64;
+/// Fewest iterations in such a part, so that combining costs little beside.
+const CHUNK_ITERATIONS: i64 = 16;
+/// Elements of an inner digit's part are a multiple of this.
+const INNER_CHUNK: i64 = 1024;
+/// Values that one state of a floating-point sum takes before a new one begins: the error of the sum grows with
+/// the number of values in a state and the number of states, not with their product.
+const BLOCK: i64 = 1024;
+/// The same for a vectorised digit, where each lane has a state.
+const VECTOR_BLOCK: i64 = 8192;
+
+/// A kernel's tree and the program's buffer for each of its parameters, in the order of
+/// [`MemoryPlace::Param`] entries in [`Kernel::memory`].
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The tree.
+    pub kernel: Kernel,
+    /// The buffers.
+    pub buffers: Vec<BufferId>,
+}
+
+/// Builds the tree of a group. Fails with what is wrong where the group breaks the schedule's contract.
+pub fn build(group: &Group, program: &NestProgram) -> Result<Built, String> {
+    check_references(group, program)?;
+    let mut builder = Builder::new(group, program);
+    let bytes = |op: &Op| match op {
+        Op::Load { buffer, .. } | Op::Store { buffer, .. } => program.buffer(*buffer).dtype.bytes() as f64,
+        _ => 0.0,
+    };
+    let phases = partition(group, &bytes, &program.hints);
+    builder.split = phases.len() > 1;
+    for phase in &phases {
+        builder.phase(phase, &bytes)?;
+    }
+    let (kernel, buffers) = builder.finish();
+    let (kernel, buffers) = super::cleanup::cleanup(kernel, buffers);
+    super::verify::verify(&kernel)?;
+    Ok(Built { kernel, buffers })
+}
+
+/// Bodies name only values before them and buffers of the group; the rest of the tree's rules is checked on
+/// the finished tree.
+fn check_references(group: &Group, program: &NestProgram) -> Result<(), String> {
+    for member in group.stages.iter().flat_map(|s| &s.members) {
+        for (v, op) in member.body.iter() {
+            let mut early = true;
+            op.for_each_operand(&mut |o| early &= o < v);
+            if !early {
+                return Err(format!("member `{}`: {v} uses a value that is not before it", member.name));
+            }
+            if let Op::ReduceSecond(r) = op
+                && !matches!(member.body.op(*r), Op::Reduce { op, .. } if op.has_second())
+            {
+                return Err(format!("member `{}`: {v} is the second result of {r}, which has one", member.name));
+            }
+            let (Op::Load { buffer, .. } | Op::Store { buffer, .. }) = op else { continue };
+            let known = group.buffers.iter().any(|b| b.buffer == *buffer);
+            if !known || buffer.0 as usize >= program.buffers.len() {
+                return Err(format!("member `{}`: {buffer} is not among the group's buffers", member.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of a kernel is built so far.
+pub(super) struct Builder<'a> {
+    pub(super) group: &'a Group,
+    pub(super) program: &'a NestProgram,
+    memory: Vec<Memory>,
+    /// The program's buffer behind each memory that has one.
+    origins: Vec<Option<BufferId>>,
+    slots: FxHashMap<BufferId, BufferId>,
+    pub(super) accumulators: Vec<Accumulator>,
+    pub(super) types: Vec<DType>,
+    check_messages: Vec<Arc<str>>,
+    phases: Vec<Phase>,
+    next_var: u16,
+    /// Whether there are several phases, so that what is local to an outer iteration must outlive one.
+    split: bool,
+}
+
+/// The digit that vector loops run along, cut into tiles.
+#[derive(Clone, Debug)]
+pub(super) struct Tile {
+    digit: Digit,
+    /// Iterations in a full tile.
+    pub(super) size: i64,
+    /// First iteration of the current tile.
+    begin: Index,
+    /// The variable that counts tiles; `None` where one tile is the whole digit.
+    counter: Option<LoopVar>,
+}
+
+/// What all stages of a phase share.
+pub(super) struct PhaseContext {
+    pub(super) tile: Option<Tile>,
+    /// For each stage the inner digit to vectorise.
+    vector: Vec<Option<LoopVar>>,
+    /// Part of an inner digit that belongs to this unit.
+    chunk: Option<(LoopVar, Index, Size)>,
+    /// Partial results of members that reduce over what is split into units, by stage and member.
+    pub(super) partials: FxHashMap<(usize, usize), Partial>,
+}
+
+/// Partial results of one member: states in shared memory for each part and each element.
+#[derive(Clone, Debug)]
+pub(super) struct Partial {
+    /// For each reduction of the body its state in the current unit.
+    pub(super) states: Vec<(ValueId, AccumulatorId)>,
+    /// Digits that the states are told apart by.
+    dims: Vec<Digit>,
+    /// Number of states in one part.
+    len: Size,
+    /// Number of parts.
+    parts: Size,
+}
+
+/// A variable around the stages.
+struct OuterLoop {
+    var: LoopVar,
+    /// The digit that it counts, or counts tiles of.
+    digit: LoopVar,
+    extent: Size,
+    role: Role,
+}
+
+#[derive(Clone, PartialEq)]
+enum Role {
+    /// Told apart by units.
+    Parallel,
+    /// Runs inside a unit.
+    Serial,
+    /// Runs inside a unit over the part of this number, which units tell apart.
+    Chunked { part: LoopVar, size: Size, parts: Size },
+}
+
+impl<'a> Builder<'a> {
+    fn new(group: &'a Group, program: &'a NestProgram) -> Self {
+        let digits = group.outer.len() + group.stages.iter().map(|s| s.inner.len()).max().unwrap_or(0);
+        Builder {
+            group,
+            program,
+            memory: Vec::new(),
+            origins: Vec::new(),
+            slots: FxHashMap::default(),
+            accumulators: Vec::new(),
+            types: Vec::new(),
+            check_messages: Vec::new(),
+            phases: Vec::new(),
+            next_var: digits as u16,
+            split: false,
+        }
+    }
+
+    fn finish(self) -> (Kernel, Vec<BufferId>) {
+        let kernel = Kernel {
+            name: self.group.name.clone(),
+            memory: self.memory,
+            accumulators: self.accumulators,
+            phases: self.phases,
+            check_messages: self.check_messages,
+            types: self.types,
+        };
+        (kernel, self.origins.into_iter().flatten().collect())
+    }
+
+    pub(super) fn hints(&self) -> &'a SymbolValues {
+        &self.program.hints
+    }
+
+    pub(super) fn fresh_var(&mut self) -> LoopVar {
+        self.next_var += 1;
+        LoopVar(self.next_var - 1)
+    }
+
+    pub(super) fn new_value(&mut self, dtype: DType) -> ValueId {
+        self.types.push(dtype);
+        ValueId(self.types.len() as u32 - 1)
+    }
+
+    pub(super) fn add_check(&mut self, message: &Arc<str>) {
+        if !self.check_messages.contains(message) {
+            self.check_messages.push(message.clone());
+        }
+    }
+
+    pub(super) fn add_memory(&mut self, name: Arc<str>, dtype: DType, len: Size, place: MemoryPlace) -> BufferId {
+        self.memory.push(Memory { name, dtype, len, place });
+        self.origins.push(None);
+        BufferId(self.memory.len() as u32 - 1)
+    }
+
+    /// A state in registers.
+    pub(super) fn register_state(&mut self, op: ReduceOp, dtype: DType) -> AccumulatorId {
+        self.accumulators.push(Accumulator { op, dtype, home: Home::Registers });
+        AccumulatorId(self.accumulators.len() as u32 - 1)
+    }
+
+    /// States in arrays of `len` elements at `index`.
+    pub(super) fn array_state(
+        &mut self,
+        op: ReduceOp,
+        dtype: DType,
+        len: Size,
+        index: Index,
+        place: MemoryPlace,
+    ) -> AccumulatorId {
+        let mut state = Accumulator { op, dtype, home: Home::Registers };
+        let memory = state
+            .components()
+            .into_iter()
+            .map(|c| self.add_memory(format!("{op:?}").to_lowercase().into(), c, len, place))
+            .collect();
+        state.home = Home::Array { memory, index };
+        self.accumulators.push(state);
+        AccumulatorId(self.accumulators.len() as u32 - 1)
+    }
+
+    /// Where an access of a body goes: the memory, and the index in it.
+    pub(super) fn locate(&mut self, buffer: BufferId, index: Index, context: &PhaseContext) -> (BufferId, Index) {
+        let used = self.group.buffers.iter().find(|b| b.buffer == buffer);
+        let Some((used, Place::Local(len))) = used.map(|b| (b, &b.place)) else {
+            let access = match used {
+                Some(b) if b.read && b.written => Access::ReadWrite,
+                Some(b) if b.written => Access::Write,
+                _ => Access::Read,
+            };
+            let len = self.program.buffer(buffer).len;
+            return (self.slot(buffer, len, MemoryPlace::Param(access)), index);
+        };
+        if self.split {
+            let outer: Vec<Digit> = outer_digits(self.group);
+            let (position, count) = flatten(&outer);
+            let slot = self.slot(used.buffer, *len * count, MemoryPlace::Shared);
+            return (slot, index.plus(&position.times(*len)));
+        }
+        let Some(tile) = &context.tile else {
+            return (self.slot(buffer, *len, MemoryPlace::Thread), index);
+        };
+        let size = Size::from(tile.size);
+        let in_tile = tile.position();
+        let slot = self.slot(buffer, *len * size, MemoryPlace::Thread);
+        (slot, index.times(size).plus(&in_tile))
+    }
+
+    fn slot(&mut self, buffer: BufferId, len: Size, place: MemoryPlace) -> BufferId {
+        if let Some(slot) = self.slots.get(&buffer) {
+            return *slot;
+        }
+        let source = self.program.buffer(buffer);
+        let slot = self.add_memory(source.name.clone(), source.dtype, len, place);
+        if matches!(place, MemoryPlace::Param(_)) {
+            self.origins[slot.0 as usize] = Some(buffer);
+        }
+        self.slots.insert(buffer, slot);
+        slot
+    }
+
+    fn phase(&mut self, phase: &PhaseGroup<'a>, bytes: &dyn Fn(&Op) -> f64) -> Result<(), String> {
+        let choice = tiling::choose(phase, bytes, self.hints());
+        let (tile, vector) = match choice {
+            VectorDigit::Outer(var) => (self.tile(phase, var), vec![None; phase.stages.len()]),
+            VectorDigit::Inner(vector) => (None, vector),
+        };
+        let outers = self.outer_loops(phase, tile.as_ref());
+        let chunk = phase.chunk.map(|digit| self.inner_chunk(phase, digit));
+        let mut context = PhaseContext {
+            tile,
+            vector,
+            chunk: chunk.as_ref().map(|c| (c.digit, Index::of_loop(c.part), c.size)),
+            partials: FxHashMap::default(),
+        };
+        let (part, parts) = part_number(&outers, chunk.as_ref());
+        let partial_members = self.partials(phase, &mut context, &outers, &part, parts);
+
+        let mut body = Vec::new();
+        let mut units: Vec<(LoopVar, Size)> = Vec::new();
+        for outer in &outers {
+            match &outer.role {
+                Role::Parallel => units.push((outer.var, outer.extent)),
+                Role::Chunked { part, parts, .. } => units.push((*part, *parts)),
+                Role::Serial => {}
+            }
+        }
+        units.extend(chunk.as_ref().map(|c| (c.part, c.parts)));
+        let unit = self.fresh_var();
+        let count = decode_unit(unit, &units, &mut body);
+        for key in &partial_members {
+            self.init_partial(&context, key, &outers, &mut body);
+        }
+        let mut inside = Vec::new();
+        for (k, stage) in phase.stages.iter().enumerate() {
+            let loops = self.stage_loops(&context, stage, k);
+            inside.extend(build_stage(self, &context, stage, k, loops)?);
+        }
+        body.extend(serial_loops(&outers, inside));
+        let work_per_unit = self.work(phase, &context, &outers, bytes);
+        self.phases.push(Phase { units: count, unit, body, work_per_unit });
+        for (stage, member) in partial_members {
+            let partial = context.partials[&(stage, member)].clone();
+            self.combine(phase, phase.stages[stage].members[member], &partial)?;
+        }
+        Ok(())
+    }
+
+    /// How to cut an outer digit into tiles.
+    fn tile(&mut self, phase: &PhaseGroup<'_>, var: LoopVar) -> Option<Tile> {
+        let digit = *phase.outer.iter().find(|d| d.var == var)?;
+        let hints = self.hints();
+        let extent = digit.extent.hint(hints).max(1);
+        let others: i64 = phase
+            .outer
+            .iter()
+            .filter(|d| d.var != var)
+            .map(|d| d.extent.hint(hints).max(1))
+            .fold(1, i64::saturating_mul);
+        let kept = self.bytes_per_lane(phase);
+        let (mut size, smallest) = match kept {
+            0 => (POINTWISE_TILE, POINTWISE_TILE / 4),
+            _ => (STATE_TILE.min(TILE_BYTES / kept).max(16) / 16 * 16, SMALLEST_TILE),
+        };
+        while size / 2 >= smallest && extent / size * others < UNITS {
+            size /= 2;
+        }
+        let mut counter = None;
+        match digit.extent.as_const() {
+            Some(d) if d <= size => size = d.max(1),
+            Some(d) => {
+                let tiles = (d + size - 1) / size;
+                size = ((d + tiles - 1) / tiles + 15) / 16 * 16;
+                counter = Some(self.fresh_var());
+            }
+            None => counter = Some(self.fresh_var()),
+        }
+        let begin = match counter {
+            Some(c) => Index::of_loop(c).times(Size::from(size)),
+            None => Index::constant(Size::ZERO),
+        };
+        Some(Tile { digit, size, begin, counter })
+    }
+
+    /// Bytes that are kept for each iteration of a tile: rows of local buffers, and states.
+    fn bytes_per_lane(&self, phase: &PhaseGroup<'_>) -> i64 {
+        let hints = self.hints();
+        let rows: i64 = match self.split {
+            true => 0,
+            false => self
+                .group
+                .buffers
+                .iter()
+                .filter_map(|b| match &b.place {
+                    Place::Local(len) => {
+                        Some(len.hint(hints).max(1).saturating_mul(self.program.buffer(b.buffer).dtype.bytes() as i64))
+                    }
+                    Place::Memory => None,
+                })
+                .fold(0, i64::saturating_add),
+        };
+        let states = phase.stages.iter().flat_map(|s| &s.members).flat_map(|m| &m.body.ops);
+        rows.saturating_add(8 * states.filter(|op| matches!(op, Op::Reduce { .. })).count() as i64)
+    }
+
+    fn outer_loops(&mut self, phase: &PhaseGroup<'_>, tile: Option<&Tile>) -> Vec<OuterLoop> {
+        let hints = self.hints();
+        let members = || phase.stages.iter().flat_map(|s| &s.members);
+        let is_reduced = |var| members().any(|m| PhaseGroup::is_reduced(m, var));
+        let mut outers = Vec::new();
+        for digit in &phase.outer {
+            let (var, extent) = match tile.filter(|t| t.digit.var == digit.var) {
+                Some(Tile { counter: None, .. }) => continue,
+                Some(Tile { counter: Some(c), size, .. }) => (*c, digit.extent.ceil_div(Size::from(*size))),
+                None => (digit.var, digit.extent),
+            };
+            let in_order = is_reduced(digit.var) || phase.serial.contains(&digit.var);
+            let role = if in_order { Role::Serial } else { Role::Parallel };
+            outers.push(OuterLoop { var, digit: digit.var, extent, role });
+        }
+        let longest = outers
+            .iter_mut()
+            .filter(|o| is_reduced(o.digit) && !phase.serial.contains(&o.digit))
+            .max_by_key(|o| o.extent.hint(hints));
+        if let Some(longest) = longest {
+            let (size, parts) = chunk_size(longest.extent, CHUNK_ITERATIONS, 1, hints);
+            longest.role = Role::Chunked { part: self.fresh_var(), size, parts };
+        }
+        outers
+    }
+
+    fn inner_chunk(&mut self, phase: &PhaseGroup<'_>, digit: LoopVar) -> InnerChunk {
+        let inner = phase.stages.iter().flat_map(|s| &s.inner);
+        let extent = inner.filter(|d| d.var == digit).map(|d| d.extent).next().unwrap_or(Size::ONE);
+        let others = phase.stages.iter().flat_map(|s| &s.inner).filter(|d| d.var != digit);
+        let row: i64 = others.map(|d| d.extent.hint(self.hints()).max(1)).fold(1, i64::saturating_mul);
+        let multiple = if row >= INNER_CHUNK { 1 } else { INNER_CHUNK / row };
+        let (size, parts) = chunk_size(extent, CHUNK_ITERATIONS * multiple, multiple, self.hints());
+        InnerChunk { digit, part: self.fresh_var(), size, parts }
+    }
+
+    /// Makes the shared states of all members that reduce over what units tell apart.
+    fn partials(
+        &mut self,
+        phase: &PhaseGroup<'a>,
+        context: &mut PhaseContext,
+        outers: &[OuterLoop],
+        part: &Index,
+        parts: Size,
+    ) -> Vec<(usize, usize)> {
+        let mut keys = Vec::new();
+        let _ = outers;
+        for (s, stage) in phase.stages.iter().enumerate() {
+            for (m, member) in stage.members.iter().enumerate() {
+                let over_outer = phase.outer.iter().any(|d| PhaseGroup::is_reduced(member, d.var));
+                if !over_outer && !(context.chunk.is_some() && has_reduction(&member.body)) {
+                    continue;
+                }
+                let digits = phase.outer.iter().chain(&stage.inner);
+                let dims: Vec<Digit> =
+                    digits.filter(|d| !PhaseGroup::is_reduced(member, d.var)).copied().collect();
+                let (position, len) = flatten(&dims);
+                let index = part.times(len).plus(&position);
+                let types = self.body_types(member);
+                let mut states = Vec::new();
+                for (v, op) in member.body.iter() {
+                    if let Op::Reduce { op, value, .. } = op {
+                        let dtype = types[value.0 as usize];
+                        let place = MemoryPlace::Shared;
+                        let state = self.array_state(*op, dtype, len * parts, index.clone(), place);
+                        states.push((v, state));
+                    }
+                }
+                context.partials.insert((s, m), Partial { states, dims, len, parts });
+                keys.push((s, m));
+            }
+        }
+        keys
+    }
+
+    pub(super) fn body_types(&self, member: &Member) -> Vec<DType> {
+        member.body.dtypes(&|b| self.program.buffer(b).dtype)
+    }
+
+    /// Sets the states that a unit will combine into to those of no iterations.
+    fn init_partial(
+        &mut self,
+        context: &PhaseContext,
+        key: &(usize, usize),
+        outers: &[OuterLoop],
+        body: &mut Vec<Node>,
+    ) {
+        let partial = &context.partials[key];
+        let mut loops = Vec::new();
+        for digit in &partial.dims {
+            let tile = context.tile.as_ref().filter(|t| t.digit.var == digit.var);
+            let outer = outers.iter().find(|o| o.digit == digit.var);
+            let fixed = outer.is_some_and(|o| o.role == Role::Parallel);
+            match (tile, fixed) {
+                (None, true) => {}
+                (Some(tile), true) => loops.push(tile.stage_loop()),
+                _ => loops.push(StageLoop::over(*digit)),
+            }
+        }
+        if let Some(last) = loops.last_mut() {
+            last.mapping = Mapping::Vector;
+        }
+        let all: Vec<&StageLoop> = loops.iter().collect();
+        let init = partial.states.iter().map(|(_, state)| Node::Init(*state)).collect();
+        body.extend(wrap(&all, init));
+    }
+
+    /// The loops of a stage, outermost first, the vectorised one last.
+    fn stage_loops(&mut self, context: &PhaseContext, stage: &PhaseStage<'_>, number: usize) -> Vec<StageLoop> {
+        let mut loops: Vec<StageLoop> = Vec::new();
+        let vector = context.vector[number];
+        let mut last = None;
+        for digit in &stage.inner {
+            let mut one = StageLoop::over(*digit);
+            if let Some((_, part, size)) = context.chunk.as_ref().filter(|c| c.0 == digit.var) {
+                one.restrict(part.times(*size), *size);
+            }
+            if Some(digit.var) == vector {
+                last = Some(one);
+            } else {
+                loops.push(one);
+            }
+        }
+        last = last.or_else(|| context.tile.as_ref().map(Tile::stage_loop));
+        if let Some(mut last) = last {
+            last.mapping = Mapping::Vector;
+            loops.push(last);
+        }
+        self.split_blocks(stage, loops)
+    }
+
+    /// Cuts long loops that floating-point sums run over into blocks.
+    fn split_blocks(&mut self, stage: &PhaseStage<'_>, loops: Vec<StageLoop>) -> Vec<StageLoop> {
+        let reducing: Vec<&&Member> = stage.members.iter().filter(|m| has_reduction(&m.body)).collect();
+        let rounds = reducing.iter().any(|m| self.rounds(m));
+        let mut out = Vec::new();
+        for mut one in loops {
+            let common = reducing.iter().all(|m| PhaseGroup::is_reduced(m, one.digit));
+            let block = if one.mapping == Mapping::Vector { VECTOR_BLOCK } else { BLOCK };
+            // One and a half blocks are not worth a second loop.
+            if rounds && common && one.extent.hint(self.hints()) > block + block / 2 {
+                let counter = self.fresh_var();
+                let outer = StageLoop {
+                    var: counter,
+                    step: block,
+                    mapping: Mapping::Tile,
+                    ..one.clone()
+                };
+                one.begin = Index::of_loop(counter);
+                one.end.insert(0, Index::of_loop(counter).shifted(Size::from(block)));
+                one.fresh = true;
+                out.push(outer);
+            }
+            out.push(one);
+        }
+        out
+    }
+
+    fn rounds(&self, member: &Member) -> bool {
+        let types = self.body_types(member);
+        member.body.ops.iter().any(|op| match op {
+            Op::Reduce { op: ReduceOp::Sum | ReduceOp::Prod, value, .. } => types[value.0 as usize].is_float(),
+            _ => false,
+        })
+    }
+
+    /// The phase that combines a member's partial results, part by part in order, and does what the body does
+    /// behind its reductions.
+    fn combine(&mut self, phase: &PhaseGroup<'_>, member: &Member, partial: &Partial) -> Result<(), String> {
+        let mut body = Vec::new();
+        let mut units: Vec<(LoopVar, Size)> = Vec::new();
+        let mut loops = Vec::new();
+        let mut context = PhaseContext { tile: None, vector: Vec::new(), chunk: None, partials: FxHashMap::default() };
+        if let Some((last, others)) = partial.dims.split_last() {
+            units.extend(others.iter().map(|d| (d.var, d.extent)));
+            let counter = self.fresh_var();
+            let size = Size::from(STATE_TILE);
+            units.push((counter, last.extent.ceil_div(size)));
+            let begin = Index::of_loop(counter).times(size);
+            let tile = Tile { digit: *last, size: STATE_TILE, begin, counter: Some(counter) };
+            let mut one = tile.stage_loop();
+            one.mapping = Mapping::Vector;
+            loops.push(one);
+            context.tile = Some(tile);
+        }
+        let unit = self.fresh_var();
+        let count = decode_unit(unit, &units, &mut body);
+        let part = self.fresh_var();
+        let all: Vec<&StageLoop> = loops.iter().collect();
+        let (position, _) = flatten(&partial.dims);
+        let (mut init, mut merge, mut finish) = (Vec::new(), Vec::new(), Vec::new());
+        for (reduction, shared) in &partial.states {
+            let Accumulator { op, dtype, home } = self.accumulators[shared.0 as usize].clone();
+            let Home::Array { memory, .. } = home else {
+                return Err("partial results must be in memory".to_owned());
+            };
+            let index = Index::of_loop(part).times(partial.len).plus(&position);
+            self.accumulators.push(Accumulator { op, dtype, home: Home::Array { memory, index } });
+            let from = AccumulatorId(self.accumulators.len() as u32 - 1);
+            let total = match &context.tile {
+                Some(tile) => {
+                    let (len, index) = (Size::from(tile.size), tile.position());
+                    self.array_state(op, dtype, len, index, MemoryPlace::Thread)
+                }
+                None => self.register_state(op, dtype),
+            };
+            init.push(Node::Init(total));
+            merge.push(Node::Merge { into: total, from });
+            finish.push((*reduction, total));
+        }
+        body.extend(wrap(&all, init));
+        body.push(Node::Loop(Loop {
+            var: part,
+            begin: Index::constant(Size::ZERO),
+            end: smallvec![Index::constant(partial.parts)],
+            step: 1,
+            mapping: Mapping::Serial,
+            body: wrap(&all, merge),
+        }));
+        let behind = emit_behind(self, &context, member, &finish, &FxHashMap::default())?;
+        body.extend(wrap(&all, behind));
+        let lanes = if loops.is_empty() { Size::ONE } else { Size::from(STATE_TILE) };
+        let _ = phase;
+        let work_per_unit = lanes * (partial.parts + Size::from(4)) * Size::from(8 * partial.states.len());
+        self.phases.push(Phase { units: count, unit, body, work_per_unit });
+        Ok(())
+    }
+
+    /// Rough bytes and operations of one unit.
+    fn work(
+        &self,
+        phase: &PhaseGroup<'_>,
+        context: &PhaseContext,
+        outers: &[OuterLoop],
+        bytes: &dyn Fn(&Op) -> f64,
+    ) -> Size {
+        let mut around = Size::ONE;
+        for outer in outers {
+            match &outer.role {
+                Role::Parallel => {}
+                Role::Serial => around *= outer.extent,
+                Role::Chunked { size, .. } => around *= *size,
+            }
+        }
+        if let Some(tile) = &context.tile {
+            around *= Size::from(tile.size);
+        }
+        let mut sum = Size::ZERO;
+        for stage in &phase.stages {
+            let mut count = around;
+            for digit in &stage.inner {
+                count *= match &context.chunk {
+                    Some((var, _, size)) if *var == digit.var => *size,
+                    _ => digit.extent,
+                };
+            }
+            let one: f64 = stage.members.iter().flat_map(|m| &m.body.ops).map(|op| bytes(op) + weight(op)).sum();
+            sum += count * Size::from(one.ceil() as i64);
+        }
+        sum
+    }
+}
+
+struct InnerChunk {
+    digit: LoopVar,
+    part: LoopVar,
+    size: Size,
+    parts: Size,
+}
+
+impl Tile {
+    /// The loop over the current tile.
+    fn stage_loop(&self) -> StageLoop {
+        let mut one = StageLoop::over(self.digit);
+        match self.counter {
+            Some(_) => one.restrict(self.begin.clone(), Size::from(self.size)),
+            None => one.extent = Size::from(self.size),
+        }
+        one
+    }
+
+    /// Position in the tile.
+    fn position(&self) -> Index {
+        Index::of_loop(self.digit.var).plus(&self.begin.times(Size::from(-1)))
+    }
+}
+
+/// Operations of one iteration, in units of simple ones.
+fn weight(op: &Op) -> f64 {
+    match op {
+        Op::Unary(UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Not, _) => 0.5,
+        Op::Unary(..) => 8.0,
+        Op::Const(..) | Op::SizeValue(_) => 0.0,
+        _ => 0.5,
+    }
+}
+
+fn outer_digits(group: &Group) -> Vec<Digit> {
+    let digit = |(k, extent): (usize, &Size)| Digit { var: LoopVar(k as u16), extent: *extent };
+    group.outer.iter().enumerate().map(digit).collect()
+}
+
+/// Row-major position in a space of digits, and its size.
+fn flatten(digits: &[Digit]) -> (Index, Size) {
+    let mut index = Index::constant(Size::ZERO);
+    let mut count = Size::ONE;
+    for digit in digits.iter().rev() {
+        index.add_term(IndexAtom::Loop(digit.var), count);
+        count *= digit.extent;
+    }
+    (index, count)
+}
+
+/// Size and number of the parts of a digit: at most [`CHUNKS`], none shorter than `fewest`, each but the last a
+/// multiple of `multiple`.
+fn chunk_size(extent: Size, fewest: i64, multiple: i64, hints: &SymbolValues) -> (Size, Size) {
+    let size = match extent.as_const() {
+        Some(e) => {
+            let size = ((e + CHUNKS - 1) / CHUNKS).max(fewest);
+            Size::from((size + multiple - 1) / multiple * multiple)
+        }
+        // The number of parts stays fixed where the extent is known only at run time.
+        None => {
+            let parts = (extent.hint(hints) / fewest).clamp(1, CHUNKS);
+            let size = extent.ceil_div(Size::from(parts)).max(Size::ONE);
+            size.ceil_div(Size::from(multiple)) * Size::from(multiple)
+        }
+    };
+    (size, extent.ceil_div(size))
+}
+
+/// The number of the part that a unit works on, and how many there are.
+fn part_number(outers: &[OuterLoop], chunk: Option<&InnerChunk>) -> (Index, Size) {
+    if let Some(chunk) = chunk {
+        return (Index::of_loop(chunk.part), chunk.parts);
+    }
+    for outer in outers {
+        if let Role::Chunked { part, parts, .. } = &outer.role {
+            return (Index::of_loop(*part), *parts);
+        }
+    }
+    (Index::constant(Size::ZERO), Size::ONE)
+}
+
+/// Binds the variables that units tell apart, the last one changing fastest; returns how many units there are.
+fn decode_unit(unit: LoopVar, vars: &[(LoopVar, Size)], body: &mut Vec<Node>) -> Size {
+    let vars: Vec<&(LoopVar, Size)> = vars.iter().filter(|v| !v.1.is(1) || { body.push(zero(v.0)); false }).collect();
+    let mut rest = Index::of_loop(unit);
+    let mut count = Size::ONE;
+    let no_extents = |_: LoopVar| None;
+    for (k, (var, extent)) in vars.iter().rev().enumerate() {
+        let outermost = k + 1 == vars.len();
+        let value = if outermost { rest.clone() } else { rest.modulo(*extent, &no_extents) };
+        body.push(Node::Var(*var, value));
+        if !outermost {
+            rest = Index::of_loop(unit).floor_div(count * *extent, &no_extents);
+        }
+        count *= *extent;
+    }
+    count
+}
+
+fn zero(var: LoopVar) -> Node {
+    Node::Var(var, Index::constant(Size::ZERO))
+}
+
+fn serial_loops(outers: &[OuterLoop], inside: Vec<Node>) -> Vec<Node> {
+    let mut nodes = inside;
+    for outer in outers.iter().rev() {
+        let all = Index::constant(outer.extent);
+        let (begin, end): (Index, SmallVec<[Index; 2]>) = match &outer.role {
+            Role::Parallel => continue,
+            Role::Serial => (Index::constant(Size::ZERO), smallvec![all]),
+            Role::Chunked { part, size, .. } => {
+                let begin = Index::of_loop(*part).times(*size);
+                (begin.clone(), smallvec![begin.shifted(*size), all])
+            }
+        };
+        nodes = vec![Node::Loop(Loop {
+            var: outer.var,
+            begin,
+            end,
+            step: 1,
+            mapping: Mapping::Serial,
+            body: nodes,
+        })];
+    }
+    nodes
+}

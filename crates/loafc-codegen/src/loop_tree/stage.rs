@@ -1,0 +1,444 @@
+//! Builds the loops of one stage: all members in the innermost body, each operation at the outermost loop that
+//! it depends on, and what comes behind a reduction right behind the loops that it runs over.
+//!
+//! A reduction's states form a chain from the outermost inwards: values go into the last one, and behind the
+//! loop where a state began it is merged into the one before. A state over loops that are all reduced is in
+//! registers; where other loops lie inside, it is an array with one state for each of their iterations.
+
+use loafc_fuse::schedule::Member;
+use loafc_ir::dtype::DType;
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::{BinaryOp, BufferId, Op, ReduceOp, StoreMode, ValueId};
+use loafc_ir::size::Size;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+
+use super::body::{BodyPhases, has_reduction};
+use super::build::{Builder, PhaseContext};
+use super::partition::{Digit, PhaseGroup, PhaseStage};
+use super::{AccumulatorId, Loop, Mapping, MemoryPlace, Node};
+
+/// A loop of a stage.
+#[derive(Clone, Debug)]
+pub(super) struct StageLoop {
+    pub(super) var: LoopVar,
+    /// The digit that it runs over, or over blocks of.
+    pub(super) digit: LoopVar,
+    pub(super) begin: Index,
+    pub(super) end: SmallVec<[Index; 2]>,
+    pub(super) step: i64,
+    /// Most iterations, counted in the digit's steps.
+    pub(super) extent: Size,
+    /// The digit's value that has position 0 in arrays.
+    pub(super) origin: Index,
+    pub(super) mapping: Mapping,
+    /// Whether states of reductions begin anew around this loop.
+    pub(super) fresh: bool,
+}
+
+impl StageLoop {
+    /// Over a whole digit.
+    pub(super) fn over(digit: Digit) -> StageLoop {
+        StageLoop {
+            var: digit.var,
+            digit: digit.var,
+            begin: Index::constant(Size::ZERO),
+            end: smallvec![Index::constant(digit.extent)],
+            step: 1,
+            extent: digit.extent,
+            origin: Index::constant(Size::ZERO),
+            mapping: Mapping::Serial,
+            fresh: false,
+        }
+    }
+
+    /// Only over `size` iterations from `begin` on, as far as there are so many.
+    pub(super) fn restrict(&mut self, begin: Index, size: Size) {
+        self.end.insert(0, begin.clone().shifted(size));
+        self.origin = begin.clone();
+        self.begin = begin;
+        self.extent = size;
+    }
+
+    fn around(&self, body: Vec<Node>) -> Node {
+        Node::Loop(Loop {
+            var: self.var,
+            begin: self.begin.clone(),
+            end: self.end.clone(),
+            step: self.step,
+            mapping: self.mapping,
+            body,
+        })
+    }
+}
+
+/// Loops around a body, the first one outermost; nothing around nothing.
+pub(super) fn wrap(loops: &[&StageLoop], body: Vec<Node>) -> Vec<Node> {
+    if body.is_empty() {
+        return body;
+    }
+    loops.iter().rev().fold(body, |inside, l| vec![l.around(inside)])
+}
+
+/// The nodes of a stage.
+pub(super) fn build_stage(
+    builder: &mut Builder<'_>,
+    context: &PhaseContext,
+    stage: &PhaseStage<'_>,
+    number: usize,
+    loops: Vec<StageLoop>,
+) -> Result<Vec<Node>, String> {
+    let depth = loops.len();
+    let written = stage.members.iter().flat_map(|m| &m.body.ops).filter_map(|op| match op {
+        Op::Store { buffer, .. } => Some(*buffer),
+        _ => None,
+    });
+    let mut one = StageBuilder {
+        written: written.collect(),
+        builder,
+        context,
+        before: vec![Vec::new(); depth + 1],
+        behind: vec![Vec::new(); depth + 1],
+        loops,
+        levels: FxHashMap::default(),
+        known: FxHashMap::default(),
+        versions: FxHashMap::default(),
+        stored: FxHashMap::default(),
+    };
+    for (k, member) in stage.members.iter().enumerate() {
+        one.member(member, (number, k))?;
+    }
+    Ok(one.assemble())
+}
+
+/// What is behind a member's reductions: their results, then the operations that use them. `known` are values
+/// of the body that can be used as they are.
+pub(super) fn emit_behind(
+    builder: &mut Builder<'_>,
+    context: &PhaseContext,
+    member: &Member,
+    states: &[(ValueId, AccumulatorId)],
+    known: &FxHashMap<ValueId, ValueId>,
+) -> Result<Vec<Node>, String> {
+    let types = builder.body_types(member);
+    let phases = BodyPhases::of(&member.body);
+    let mut nodes = Vec::new();
+    let mut values: FxHashMap<ValueId, ValueId> = known.clone();
+    for (reduction, state) in states {
+        let first = builder.new_value(types[reduction.0 as usize]);
+        values.insert(*reduction, first);
+        let seconds = member.body.iter().filter(|(_, op)| matches!(op, Op::ReduceSecond(r) if r == reduction));
+        let mut second = None;
+        for (v, _) in seconds {
+            let value = *second.get_or_insert_with(|| builder.new_value(types[v.0 as usize]));
+            values.insert(v, value);
+        }
+        nodes.push(Node::Finish { of: *state, first, second });
+    }
+    for (v, op) in member.body.iter() {
+        if !phases.needed_behind(v) || values.contains_key(&v) {
+            continue;
+        }
+        let op = translate(builder, context, op, &|v| values.get(&v).copied())?;
+        if let Op::Check(_, message) = &op {
+            builder.add_check(message);
+        }
+        let value = builder.new_value(types[v.0 as usize]);
+        values.insert(v, value);
+        nodes.push(Node::Op(value, op));
+    }
+    Ok(nodes)
+}
+
+/// An operation of a body in the tree's terms.
+fn translate(
+    builder: &mut Builder<'_>,
+    context: &PhaseContext,
+    op: &Op,
+    values: &dyn Fn(ValueId) -> Option<ValueId>,
+) -> Result<Op, String> {
+    let mut missing = None;
+    op.for_each_operand(&mut |v| {
+        if values(v).is_none() {
+            missing = Some(v);
+        }
+    });
+    if let Some(v) = missing {
+        return Err(format!("{op:?} uses {v}, which does not exist where it runs"));
+    }
+    let of_value = |v: ValueId| values(v).unwrap_or(v);
+    let mut new = op.substitute(&Index::of_loop, &of_value, &|_| None);
+    if let Op::Load { buffer, index, .. } | Op::Store { buffer, index, .. } = &mut new {
+        (*buffer, *index) = builder.locate(*buffer, std::mem::take(index), context);
+    }
+    Ok(new)
+}
+
+struct StageBuilder<'b, 'a> {
+    builder: &'b mut Builder<'a>,
+    context: &'b PhaseContext,
+    loops: Vec<StageLoop>,
+    /// For each number of loops around: what runs before the next loop, and behind it.
+    before: Vec<Vec<Node>>,
+    behind: Vec<Vec<Node>>,
+    /// How many loops each value is inside of.
+    levels: FxHashMap<ValueId, usize>,
+    /// Operations that exist already, with the version of the memory that they read.
+    known: FxHashMap<(Op, u32), ValueId>,
+    /// Number of stores so far.
+    versions: FxHashMap<BufferId, u32>,
+    /// What the current iteration stored, as memory holds it.
+    stored: FxHashMap<(BufferId, Index), ValueId>,
+    /// The program's buffers that the stage stores to.
+    written: FxHashSet<BufferId>,
+}
+
+/// A state, and the number of loops around it.
+#[derive(Copy, Clone)]
+struct Link {
+    level: usize,
+    state: AccumulatorId,
+}
+
+impl StageBuilder<'_, '_> {
+    fn assemble(self) -> Vec<Node> {
+        let mut inside: Vec<Node> = Vec::new();
+        let levels = self.before.into_iter().zip(self.behind).enumerate().rev();
+        for (level, (before, behind)) in levels {
+            let mut nodes = before;
+            if level < self.loops.len() && !inside.is_empty() {
+                nodes.push(self.loops[level].around(inside));
+            }
+            nodes.extend(behind);
+            inside = nodes;
+        }
+        inside
+    }
+
+    fn member(&mut self, member: &Member, key: (usize, usize)) -> Result<(), String> {
+        let types = self.builder.body_types(member);
+        let phases = BodyPhases::of(&member.body);
+        let reduced: Vec<bool> =
+            self.loops.iter().map(|l| PhaseGroup::is_reduced(member, l.digit)).collect();
+        let partial = self.context.partials.get(&key).cloned();
+        // A reduction of a single value is that value.
+        let trivial = partial.is_none() && !reduced.contains(&true);
+        let checked = member.body.ops.iter().any(|op| matches!(op, Op::Check(..)));
+        let mut values: FxHashMap<ValueId, ValueId> = FxHashMap::default();
+        let mut states = Vec::new();
+        for (v, op) in member.body.iter() {
+            if phases.behind(v) && !trivial {
+                continue;
+            }
+            let dtype = types[v.0 as usize];
+            let value = match op {
+                Op::Reduce { op, value, position } if !trivial => {
+                    let shared = partial.as_ref().and_then(|p| p.states.iter().find(|s| s.0 == v)).map(|s| s.1);
+                    let chain = self.chain(*op, types[value.0 as usize], &reduced, shared);
+                    states.push((v, chain.first().map_or(AccumulatorId(0), |l| l.state)));
+                    self.accumulate(&chain, &reduced, values[value], position.map(|p| values[&p]));
+                    continue;
+                }
+                Op::Reduce { value, .. } => values[value],
+                Op::ReduceSecond(r) => self.trivial_second(member, *r, &values, dtype),
+                _ => self.operation(op, &values, dtype, checked)?,
+            };
+            values.insert(v, value);
+        }
+        if partial.is_some() || trivial || !has_reduction(&member.body) {
+            return Ok(());
+        }
+        let first = reduced.iter().position(|r| *r).unwrap_or(0);
+        self.finish(member, &values, &states, &reduced, first)
+    }
+
+    /// The second result of a reduction over a single value.
+    fn trivial_second(
+        &mut self,
+        member: &Member,
+        reduction: ValueId,
+        values: &FxHashMap<ValueId, ValueId>,
+        dtype: DType,
+    ) -> ValueId {
+        match member.body.op(reduction) {
+            Op::Reduce { position: Some(p), .. } => values[p],
+            // No difference from the mean, but NaN for what has none.
+            Op::Reduce { value, .. } => {
+                self.push(Op::Binary(BinaryOp::Sub, values[value], values[value]), dtype, 0)
+            }
+            _ => values[&reduction],
+        }
+    }
+
+    /// Positions of the loops from `level` on that a member's reductions don't run over.
+    fn dims(&self, level: usize, reduced: &[bool]) -> Vec<usize> {
+        (level..self.loops.len()).filter(|k| !reduced[*k]).collect()
+    }
+
+    fn wrap_dims(&self, dims: &[usize], body: Vec<Node>) -> Vec<Node> {
+        let loops: Vec<&StageLoop> = dims.iter().map(|k| &self.loops[*k]).collect();
+        wrap(&loops, body)
+    }
+
+    /// The states of one reduction, outermost first. Without any loop that is reduced only `shared` is left.
+    fn chain(
+        &mut self,
+        op: ReduceOp,
+        dtype: DType,
+        reduced: &[bool],
+        shared: Option<AccumulatorId>,
+    ) -> Vec<Link> {
+        let depth = self.loops.len();
+        let trailing = depth - reduced.iter().rev().take_while(|r| **r).count();
+        let first = reduced.iter().position(|r| *r).unwrap_or(depth);
+        let mut chain: Vec<Link> = shared.map(|state| Link { level: 0, state }).into_iter().collect();
+        for level in first..depth {
+            let starts = (level == first && shared.is_none()) || level == trailing;
+            if !(starts || (self.loops[level].fresh && reduced[level])) {
+                continue;
+            }
+            let state = if level >= trailing {
+                self.builder.register_state(op, dtype)
+            } else {
+                let (index, len) = self.array_position(&self.dims(level, reduced));
+                self.builder.array_state(op, dtype, len, index, MemoryPlace::Thread)
+            };
+            let init = self.wrap_dims(&self.dims(level, reduced), vec![Node::Init(state)]);
+            self.before[level].extend(init);
+            chain.push(Link { level, state });
+        }
+        chain
+    }
+
+    fn array_position(&self, dims: &[usize]) -> (Index, Size) {
+        let mut index = Index::constant(Size::ZERO);
+        let mut count = Size::ONE;
+        for k in dims.iter().rev() {
+            let l = &self.loops[*k];
+            index = index.plus(&Index::of_loop(l.digit).plus(&l.origin.times(Size::from(-1))).times(count));
+            count *= l.extent;
+        }
+        (index, count)
+    }
+
+    fn accumulate(&mut self, chain: &[Link], reduced: &[bool], value: ValueId, position: Option<ValueId>) {
+        let Some(last) = chain.last() else { return };
+        self.before[self.loops.len()].push(Node::Accumulate { into: last.state, value, position });
+        for pair in chain.windows(2) {
+            let [outer, inner] = pair else { continue };
+            let merge = vec![Node::Merge { into: outer.state, from: inner.state }];
+            let merge = self.wrap_dims(&self.dims(inner.level, reduced), merge);
+            self.behind[inner.level].extend(merge);
+        }
+    }
+
+    /// What is behind the reductions, at the loops around the first one that they run over.
+    fn finish(
+        &mut self,
+        member: &Member,
+        values: &FxHashMap<ValueId, ValueId>,
+        states: &[(ValueId, AccumulatorId)],
+        reduced: &[bool],
+        first: usize,
+    ) -> Result<(), String> {
+        // What was loaded from a buffer that the stage writes may be out of date there.
+        let is_fresh = |v: &ValueId| !self.reads_written(member, *v);
+        let known = values
+            .iter()
+            .filter(|(v, value)| self.levels[*value] <= first && is_fresh(v))
+            .map(|(v, value)| (*v, *value))
+            .collect();
+        let nodes = emit_behind(self.builder, self.context, member, states, &known)?;
+        let nodes = self.wrap_dims(&self.dims(first, reduced), nodes);
+        self.behind[first].extend(nodes);
+        Ok(())
+    }
+
+    fn reads_written(&self, member: &Member, value: ValueId) -> bool {
+        matches!(member.body.op(value), Op::Load { buffer, .. } if self.written.contains(buffer))
+    }
+
+    fn operation(
+        &mut self,
+        op: &Op,
+        values: &FxHashMap<ValueId, ValueId>,
+        dtype: DType,
+        checked: bool,
+    ) -> Result<ValueId, String> {
+        let new = translate(self.builder, self.context, op, &|v| values.get(&v).copied())?;
+        let innermost = self.loops.len();
+        match (op, &new) {
+            (Op::Load { buffer, .. }, Op::Load { buffer: slot, index, guard }) => {
+                if let (None, Some(value)) = (guard, self.stored.get(&(*slot, index.clone()))) {
+                    return Ok(*value);
+                }
+                // A checked index must not be used before its check.
+                let stays = self.written.contains(buffer) || (checked && index.is_indirect());
+                let version = self.versions.get(slot).copied().unwrap_or(0);
+                let lowest = if stays { innermost } else { 0 };
+                Ok(self.push_once(new, version, dtype, lowest))
+            }
+            (_, Op::Store { .. }) => Ok(self.store(new, dtype)),
+            (_, Op::Check(_, message)) => {
+                self.builder.add_check(message);
+                Ok(self.push(new, dtype, innermost))
+            }
+            _ => Ok(self.push_once(new, 0, dtype, 0)),
+        }
+    }
+
+    fn store(&mut self, op: Op, dtype: DType) -> ValueId {
+        let innermost = self.loops.len();
+        let Op::Store { buffer, index, value, guard, mode } = &op else { return self.push(op, dtype, innermost) };
+        let (slot, index, value) = (*buffer, index.clone(), *value);
+        let replaces = guard.is_none() && *mode == StoreMode::Set;
+        self.stored.retain(|(b, _), _| *b != slot);
+        *self.versions.entry(slot).or_insert(0) += 1;
+        let stored = self.push(op, dtype, innermost);
+        if replaces {
+            let rounded = match dtype.compute() == dtype {
+                true => value,
+                false => self.push_once(Op::Cast(value, dtype), 0, dtype, 0),
+            };
+            self.stored.insert((slot, index), rounded);
+        }
+        stored
+    }
+
+    fn push_once(&mut self, op: Op, version: u32, dtype: DType, lowest: usize) -> ValueId {
+        if let Some(value) = self.known.get(&(op.clone(), version)) {
+            return *value;
+        }
+        let value = self.push(op.clone(), dtype, lowest);
+        self.known.insert((op, version), value);
+        value
+    }
+
+    /// Appends an operation inside of the loops that it depends on, and of `lowest` loops at least.
+    fn push(&mut self, op: Op, dtype: DType, lowest: usize) -> ValueId {
+        let level = lowest.max(self.level_of(&op));
+        let value = self.builder.new_value(dtype);
+        self.levels.insert(value, level);
+        self.before[level].push(Node::Op(value, op));
+        value
+    }
+
+    fn level_of(&self, op: &Op) -> usize {
+        let mut level = match op {
+            Op::Load { index, .. } | Op::Store { index, .. } | Op::IndexValue(index) => self.level_of_index(index),
+            Op::InRange { index, .. } => self.level_of_index(index),
+            _ => 0,
+        };
+        op.for_each_operand(&mut |v| level = level.max(self.levels.get(&v).copied().unwrap_or(0)));
+        level
+    }
+
+    fn level_of_index(&self, index: &Index) -> usize {
+        let of_atom = |atom: &IndexAtom| match atom {
+            IndexAtom::Loop(v) => self.loops.iter().rposition(|l| l.var == *v).map_or(0, |k| k + 1),
+            IndexAtom::Value(_) => 0,
+            IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => self.level_of_index(i),
+        };
+        index.terms.iter().map(|t| of_atom(&t.0)).max().unwrap_or(0)
+    }
+}
