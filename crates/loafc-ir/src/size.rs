@@ -172,7 +172,9 @@ impl Size {
             (_, Repr::Const(0)) => None,
             (Repr::Const(0), _) => Some(Size::ZERO),
             (_, Repr::Const(1)) => Some(self),
-            (Repr::Const(a), Repr::Const(b)) => (a.wrapping_rem(b) == 0).then(|| Size::from(a.wrapping_div(b))),
+            (Repr::Const(a), Repr::Const(b)) => {
+                (a.wrapping_rem(b) == 0).then(|| Size::from(a.wrapping_div(b)))
+            }
             (Repr::Const(_), Repr::Poly(_)) => None,
             _ => divide(self, divisor),
         }
@@ -499,11 +501,24 @@ impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Atom::Symbol(name) => f.write_str(name),
-            Atom::FloorDiv(a, b) => write!(f, "({a} // {b})"),
-            Atom::Mod(a, b) => write!(f, "({a} % {b})"),
+            Atom::FloorDiv(a, b) => write!(f, "({a} // {})", Divisor(*b)),
+            Atom::Mod(a, b) => write!(f, "({a} % {})", Divisor(*b)),
             Atom::Max(a, b) => write!(f, "max({a}, {b})"),
             Atom::Min(a, b) => write!(f, "min({a}, {b})"),
         }
+    }
+}
+
+/// A size behind `//` or `%`, where a product needs parentheses: `a // 2*b` would be `(a // 2)*b`.
+struct Divisor(Size);
+
+impl fmt::Display for Divisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let product = match &self.0.terms()[..] {
+            [(factor, atoms)] => !atoms.is_empty() && (*factor != 1 || atoms.len() > 1),
+            _ => false,
+        };
+        if product { write!(f, "({})", self.0) } else { write!(f, "{}", self.0) }
     }
 }
 

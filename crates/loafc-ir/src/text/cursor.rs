@@ -175,8 +175,9 @@ impl<'t> Cursor<'t> {
         let span = (start, self.at);
         let text = &self.text[start..self.at];
         if !whole || tail > 0 {
-            return Err(Problem::new(span, format!("`{text}` is not a number"))
-                .help("a float has digits on both sides of its point and in its exponent"));
+            let problem = Problem::new(span, format!("`{text}` is not a number"));
+            let help = "a float has digits on both sides of its point and in its exponent";
+            return Err(if float { problem.help(help) } else { problem });
         }
         if float {
             let value: f64 =

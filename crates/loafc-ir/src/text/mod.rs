@@ -25,4 +25,6 @@ pub use parse::parse;
 pub use print_nest::{BodyText, snake_case};
 
 #[cfg(test)]
+mod round_trip;
+#[cfg(test)]
 mod tests;

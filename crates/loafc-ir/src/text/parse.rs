@@ -485,7 +485,9 @@ impl<'t> Parser<'t> {
         }
         let name = self.cursor.sigil_name();
         if name.is_empty() {
-            return Err(self.expected(what));
+            let help =
+                "a name is made of letters, digits, `_` and `.`; any other stands in quotes, `%\"ä b\"`";
+            return Err(self.expected(what).help(help));
         }
         Ok(Cow::Borrowed(name))
     }
