@@ -124,16 +124,26 @@ pub struct Piece {
 /// smallest on, and split where one is longer. The first cluster is the anchor, whose order stays.
 ///
 /// `None` where the accesses don't match digit by digit.
-pub fn by_access(
-    anchor: (&Cluster, &Member, &Access),
-    moved: (&Cluster, &Member, &Access),
-) -> Option<Alignment> {
-    let pieces = match_all(anchor, moved)?;
-    let (first_outer, second_outer) = (anchor.0.outer.len(), moved.0.outer.len());
+pub fn by_access(anchor: Site, moved: Site) -> Option<Alignment> {
+    let matched = match_digits(anchor, moved, Ends::Equal)?;
+    Some(from_pieces(&matched, anchor.0.outer.len(), moved.0.outer.len()))
+}
+
+/// As [`by_access`], where the digit of the largest stride may be longer on one side: the other one is padded.
+pub fn by_padded_access(anchor: Site, moved: Site) -> Option<Alignment> {
+    let matched = match_digits(anchor, moved, Ends::Padded)?;
+    matched.padded.as_ref()?;
+    Some(from_pieces(&matched, anchor.0.outer.len(), moved.0.outer.len()))
+}
+
+/// An access with the cluster and member that it belongs to.
+pub type Site<'a> = (&'a Cluster, &'a Member, &'a Access);
+
+fn from_pieces(matched: &Matched, first_outer: usize, second_outer: usize) -> Alignment {
     let mut common: SmallVec<[(NewDigit, NewDigit); 6]> = SmallVec::new();
     let mut first_rest: SmallVec<[NewDigit; 6]> = SmallVec::new();
     let mut second_rest: SmallVec<[((usize, usize, Size), NewDigit); 6]> = SmallVec::new();
-    for piece in &pieces {
+    for piece in &matched.pieces {
         let part = |side: Option<(usize, Size)>, outer: usize| {
             side.filter(|s| s.0 < outer).map(|(from, weight)| NewDigit { from, weight, extent: piece.extent })
         };
@@ -158,7 +168,14 @@ pub fn by_access(
     let outer = common.len();
     let first = common.iter().map(|c| c.0).chain(first_rest).collect();
     let second = common.iter().map(|c| c.1).chain(second_rest.into_iter().map(|d| d.1)).collect();
-    Some(Alignment { first: Respace::of_outer(first, outer), second: Respace::of_outer(second, outer) })
+    let mut alignment =
+        Alignment { first: Respace::of_outer(first, outer), second: Respace::of_outer(second, outer) };
+    if let Some(padded) = &matched.padded {
+        let side = if padded.first { &mut alignment.first } else { &mut alignment.second };
+        let at = side.digits.iter().position(|d| (d.from, d.weight) == padded.digit);
+        side.padded.extend(at.map(|at| (at, padded.extent)));
+    }
+    alignment
 }
 
 /// Ascending by digit, within a digit from the largest weight down.
@@ -193,28 +210,65 @@ impl Open {
     }
 }
 
+/// How the digits of two accesses correspond.
+pub struct Matched {
+    /// The pieces.
+    pub pieces: SmallVec<[Piece; 8]>,
+    /// The digit that was made longer, if any.
+    padded: Option<Padded>,
+}
+
+struct Padded {
+    /// Whether it is the first side's.
+    first: bool,
+    /// Digit and weight.
+    digit: (usize, Size),
+    /// Its own length.
+    extent: Size,
+}
+
+/// Whether digits of the largest stride must be of one length.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Ends {
+    Equal,
+    Padded,
+}
+
 /// Matches the digits of two accesses to one buffer by stride. Digits that an access does not move with, and what
 /// is left of one where the other access ends, are pieces of one side only. `None` where strides or extents don't
 /// fit, can't be compared or are negative.
-pub fn match_all(
-    first: (&Cluster, &Member, &Access),
-    second: (&Cluster, &Member, &Access),
-) -> Option<SmallVec<[Piece; 8]>> {
+pub fn match_all(first: Site, second: Site) -> Option<SmallVec<[Piece; 8]>> {
+    match_digits(first, second, Ends::Equal).map(|m| m.pieces)
+}
+
+fn match_digits(first: Site, second: Site, ends: Ends) -> Option<Matched> {
     let (mut a, mut free_a) = open_digits(first)?;
     let (mut b, mut free_b) = open_digits(second)?;
     let mut pieces = SmallVec::new();
+    let mut padded = None;
     while let (Some(x), Some(y)) = (a.last().copied(), b.last().copied()) {
         if x.stride != y.stride {
             return None;
         }
         let extent = match (x.extent.div_exact(y.extent), y.extent.div_exact(x.extent)) {
+            _ if ends == Ends::Padded && a.len() == 1 && b.len() == 1 && x.extent != y.extent => {
+                let (p, q) = (x.extent.as_const()?, y.extent.as_const()?);
+                let short = if p < q { x } else { y };
+                let digit = (short.digit, short.weight);
+                padded = Some(Padded { first: p < q, digit, extent: short.extent });
+                a.clear();
+                b.clear();
+                Size::from(p.max(q))
+            }
             (Some(_), _) => y.extent,
             (_, Some(_)) => x.extent,
             _ => return None,
         };
         pieces.push(Piece { extent, first: Some((x.digit, x.weight)), second: Some((y.digit, y.weight)) });
         for (list, open) in [(&mut a, x), (&mut b, y)] {
-            list.pop();
+            if list.pop().is_none() {
+                continue;
+            }
             let rest = open.rest(extent)?;
             if !rest.extent.is(1) {
                 list.push(rest);
@@ -223,24 +277,17 @@ pub fn match_all(
     }
     free_a.extend(a);
     free_b.extend(b);
-    pieces.extend(free_a.iter().map(|o| Piece {
-        extent: o.extent,
-        first: Some((o.digit, o.weight)),
-        second: None,
-    }));
-    pieces.extend(free_b.iter().map(|o| Piece {
-        extent: o.extent,
-        first: None,
-        second: Some((o.digit, o.weight)),
-    }));
-    Some(pieces)
+    let one_sided = |o: &Open| (o.extent, Some((o.digit, o.weight)));
+    pieces.extend(free_a.iter().map(one_sided).map(|(extent, first)| Piece { extent, first, second: None }));
+    pieces.extend(free_b.iter().map(one_sided).map(|(extent, second)| Piece { extent, first: None, second }));
+    Some(Matched { pieces, padded })
 }
 
 type Opens = SmallVec<[Open; 6]>;
 
 /// Digits that the access moves with, largest stride first, and those that it doesn't. `None` where strides can't
 /// be ordered, are negative, or where the access isn't affine.
-fn open_digits((cluster, member, access): (&Cluster, &Member, &Access)) -> Option<(Opens, Opens)> {
+fn open_digits((cluster, member, access): Site) -> Option<(Opens, Opens)> {
     let place = access.place.as_ref()?;
     let extents = cluster.outer.iter().chain(&member.inner);
     let (mut moving, mut still): (Opens, Opens) = (SmallVec::new(), SmallVec::new());

@@ -48,6 +48,8 @@ pub struct BufferUse {
     pub accesses: SmallVec<[(u16, u16); 4]>,
     /// Whether one of them writes.
     pub written: bool,
+    /// Bytes that cross between memory and the cluster for it; see [`crate::cost`].
+    pub bytes: i64,
 }
 
 /// Nests that share an outer space.
@@ -101,6 +103,7 @@ impl Cluster {
                         steps: 1,
                         accesses: SmallVec::from_slice(&[at]),
                         written: access.kind.writes(),
+                        bytes: 0,
                     }),
                 }
             }
@@ -123,6 +126,13 @@ impl Cluster {
     /// What it does with a buffer.
     pub fn buffer_use(&self, buffer: BufferId) -> Option<&BufferUse> {
         self.buffers.binary_search_by_key(&buffer, |u| u.buffer).ok().map(|k| &self.buffers[k])
+    }
+
+    /// Sets the traffic of one of its buffers.
+    pub fn set_bytes(&mut self, buffer: BufferId, bytes: i64) {
+        if let Ok(k) = self.buffers.binary_search_by_key(&buffer, |u| u.buffer) {
+            self.buffers[k].bytes = bytes;
+        }
     }
 
     /// Puts the cluster into another outer space.
@@ -150,7 +160,14 @@ impl Cluster {
             return self;
         }
         self.members.sort_by_key(|m| m.step);
+        let (mine, theirs) = (std::mem::take(&mut self.buffers), other.buffers);
         self.buffers = self.collect_buffers();
+        for entry in &mut self.buffers {
+            let of = |list: &[BufferUse]| {
+                list.binary_search_by_key(&entry.buffer, |u| u.buffer).map_or(0, |k| list[k].bytes)
+            };
+            entry.bytes = of(&mine) + of(&theirs);
+        }
         self
     }
 }
@@ -180,6 +197,7 @@ fn merge_uses(first: Vec<BufferUse>, second: Vec<BufferUse>, moved: u16) -> Vec<
             let mut joint = first.next().expect("peeked");
             joint.steps += entry.steps;
             joint.written |= entry.written;
+            joint.bytes += entry.bytes;
             joint.accesses.extend(entry.accesses);
             entry = joint;
         }

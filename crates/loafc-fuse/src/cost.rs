@@ -4,7 +4,7 @@ use loafc_ir::nest::{BufferId, BufferSource, NestProgram, Output, Step};
 use loafc_ir::size::Size;
 use smallvec::SmallVec;
 
-use crate::access::{Access, AccessKind, accesses_of};
+use crate::access::{Access, AccessKind};
 use crate::alignment::Alignment;
 use crate::cluster::{Cluster, Respace};
 use crate::legality::{Placed, conflict, place, shared_buffers, within};
@@ -80,21 +80,6 @@ impl<'a> Facts<'a> {
         let memory = self.program.buffer(buffer);
         self.hint(memory.len).saturating_mul(memory.dtype.bytes() as i64)
     }
-
-    /// Bytes that a nest moves when it is a kernel of its own.
-    pub fn nest_bytes(&self, step: usize) -> i64 {
-        let Step::Nest(nest) = &self.program.steps[step] else { return 0 };
-        let cluster_accesses = accesses_of(nest, self.program);
-        let mut seen: SmallVec<[(BufferId, bool, i64); 8]> = SmallVec::new();
-        for access in &cluster_accesses {
-            let writes = access.kind.writes();
-            match seen.iter_mut().find(|s| s.0 == access.buffer && s.1 == writes) {
-                Some(entry) => entry.2 += access.bytes,
-                None => seen.push((access.buffer, writes, access.bytes)),
-            }
-        }
-        seen.iter().map(|(buffer, _, bytes)| (*bytes).min(self.capacity(*buffer))).sum()
-    }
 }
 
 /// What a fusion brings.
@@ -146,7 +131,8 @@ pub fn evaluate(
     if let Some(conflict) = conflict(first, second, alignment) {
         return Err(conflict.into());
     }
-    let saved = saved_bytes(facts, first, second, alignment);
+    let saved: i64 =
+        changed_traffic(facts, first, second, alignment).iter().map(|t| t.before - t.after).sum();
     if saved <= 0 {
         return Err(Reason::NothingShared);
     }
@@ -220,36 +206,64 @@ fn footprint(facts: &Facts, placed: &Placed, item: i64) -> i64 {
     touched.saturating_mul(if contiguous { item } else { item.max(LINE_BYTES) })
 }
 
-/// Traffic of both clusters apart, less that of the union.
-fn saved_bytes(facts: &Facts, first: &Cluster, second: &Cluster, alignment: &Alignment) -> i64 {
-    let barrier = has_barrier(first, second);
-    shared_buffers(first, second)
-        .map(|(mine, theirs)| {
-            let apart = alone(facts, first, mine) + alone(facts, second, theirs);
-            apart
-                - traffic(
-                    facts,
-                    &[(first, mine, &alignment.first), (second, theirs, &alignment.second)],
-                    barrier,
-                )
-        })
-        .sum()
+/// Traffic of a buffer before and after a fusion.
+pub struct BufferTraffic {
+    /// Which.
+    pub buffer: BufferId,
+    /// Bytes that the clusters move apart.
+    pub before: i64,
+    /// Bytes that their union moves.
+    pub after: i64,
 }
 
-/// Traffic of one buffer in a cluster.
-fn alone(facts: &Facts, cluster: &Cluster, at: usize) -> i64 {
-    let entry = &cluster.buffers[at];
-    if entry.accesses.len() == 1 {
-        let (_, access) = cluster.access(entry.accesses[0]);
-        let internal = access.kind.writes() && facts.is_internal(entry.buffer, entry.steps);
-        return if internal { 0 } else { access.bytes };
+/// Traffic of every buffer that a fusion changes: those that both clusters use, and those that one of them touches
+/// more than once where its outer digits become inner ones.
+pub fn changed_traffic(
+    facts: &Facts,
+    first: &Cluster,
+    second: &Cluster,
+    alignment: &Alignment,
+) -> SmallVec<[BufferTraffic; 4]> {
+    let barrier = has_barrier(first, second);
+    let mut changed: SmallVec<[BufferTraffic; 4]> = SmallVec::new();
+    for (mine, theirs) in shared_buffers(first, second) {
+        let sides = [(first, mine, &alignment.first), (second, theirs, &alignment.second)];
+        changed.push(BufferTraffic {
+            buffer: first.buffers[mine].buffer,
+            before: first.buffers[mine].bytes + second.buffers[theirs].bytes,
+            after: traffic(facts, &sides, barrier),
+        });
     }
-    traffic(facts, &[(cluster, at, &Respace::identity(&cluster.outer))], false)
+    for (cluster, other, with) in [(first, second, &alignment.first), (second, first, &alignment.second)] {
+        if !with.demotes() {
+            continue;
+        }
+        for (at, entry) in cluster.buffers.iter().enumerate() {
+            if entry.accesses.len() > 1 && other.buffer_use(entry.buffer).is_none() {
+                let after = traffic(facts, &[(cluster, at, with)], cluster.has_reduction);
+                changed.push(BufferTraffic { buffer: entry.buffer, before: entry.bytes, after });
+            }
+        }
+    }
+    changed
 }
 
 /// Traffic of a whole cluster.
-pub fn cluster_bytes(facts: &Facts, cluster: &Cluster) -> i64 {
-    (0..cluster.buffers.len()).map(|at| alone(facts, cluster, at)).sum()
+pub fn cluster_bytes(cluster: &Cluster) -> i64 {
+    cluster.buffers.iter().map(|u| u.bytes).sum()
+}
+
+/// Sets the traffic of the buffers of a cluster that was made of one nest.
+pub fn set_nest_traffic(facts: &Facts, cluster: &mut Cluster) {
+    let identity = Respace::identity(&cluster.outer);
+    for at in 0..cluster.buffers.len() {
+        let entry = &cluster.buffers[at];
+        let bytes = match entry.accesses.as_slice() {
+            [only] => cluster.access(*only).1.bytes,
+            _ => traffic(facts, &[(cluster, at, &identity)], false),
+        };
+        cluster.buffers[at].bytes = bytes;
+    }
 }
 
 /// Whether one cluster needs what a reduction of the other one gives: then what they share is passed twice.

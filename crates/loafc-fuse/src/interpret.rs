@@ -6,11 +6,13 @@ use indexmap::IndexMap;
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::interp::InterpError;
 use loafc_ir::interp::body::{BodyEval, Memory};
-use loafc_ir::nest::BufferId;
+use loafc_ir::interp::nest::{ExternFn, Machine, ProgramInputs};
+use loafc_ir::nest::{BufferId, StepId};
+use loafc_ir::ops::EvalResult;
 use loafc_ir::size::{Size, SymbolValues};
 use rustc_hash::FxBuildHasher;
 
-use crate::schedule::{Group, Member, Place, Stage};
+use crate::schedule::{Group, Member, Place, Schedule, ScheduledStep, Stage};
 
 /// Runs one group on a program's memory.
 ///
@@ -231,4 +233,32 @@ impl Memory for WithLocals<'_> {
         *place.ok_or_else(|| outside("store", buffer, index, len))? = Some(value);
         Ok(())
     }
+}
+
+/// Runs a whole schedule on the reference interpreter.
+///
+/// # Errors
+/// Those of [`run_group`] and of extern calls.
+pub fn run_schedule(
+    schedule: &Schedule,
+    inputs: &ProgramInputs,
+    extern_call: &mut ExternFn,
+) -> Result<EvalResult, InterpError> {
+    let program = &schedule.program;
+    let mut machine = Machine::new(program, inputs)?;
+    for step in &schedule.steps {
+        match step {
+            ScheduledStep::Extern(StepId(step)) => {
+                machine.run_step(&program.steps[*step as usize], extern_call)?;
+            }
+            ScheduledStep::Kernel(group) => {
+                for member in group.stages.iter().flat_map(|s| &s.members) {
+                    machine.note_stores(&member.body);
+                }
+                let sizes = machine.sizes();
+                run_group(group, sizes, &mut machine.memory)?;
+            }
+        }
+    }
+    machine.finish()
 }

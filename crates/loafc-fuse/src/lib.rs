@@ -92,7 +92,7 @@ fn starting_log(facts: &Facts) -> DecisionLog {
                     format!("{mark}{}", l.extent)
                 })),
                 source: nest.origins.iter().map(ToString::to_string).collect(),
-                bytes: facts.nest_bytes(k),
+                bytes: 0,
             },
             Step::Extern(call) => ClusterOrigin::Step {
                 step: k as u32,
@@ -126,7 +126,7 @@ fn lay_out(facts: &Facts, outcome: rounds::Outcome) -> (LaidOut, DecisionLog) {
         .into_iter()
         .map(|ClusterId(id)| match clusters[id as usize].take() {
             Some(cluster) => {
-                let bytes = cost::cluster_bytes(facts, &cluster);
+                let bytes = cost::cluster_bytes(&cluster);
                 let steps = cluster.members.iter().map(|m| m.step.0).collect();
                 let group = emit::emit(facts, cluster);
                 let summary = KernelSummary {

@@ -27,6 +27,8 @@ pub enum Method {
     Natural,
     /// Loops in another order.
     Reorder,
+    /// A common outer part of two spaces whose rest differs.
+    Rows,
     /// One runs in a part of the other's space.
     Pad,
     /// Reductions over different loops, through partial results.

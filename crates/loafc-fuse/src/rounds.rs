@@ -11,8 +11,8 @@ use loafc_ir::nest::{BufferId, Step, StepId};
 use rustc_hash::FxHashSet;
 
 use crate::cluster::Cluster;
-use crate::cost::{Facts, cluster_bytes, within_limits};
-use crate::log::{DecisionLog, Method, Reason, Record, Round};
+use crate::cost::{Facts, changed_traffic, cluster_bytes, set_nest_traffic, within_limits};
+use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::NEIGHBOURS;
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
 use crate::transforms::natural::Natural;
@@ -81,7 +81,11 @@ impl<'a> Scheduler<'a> {
             .iter()
             .enumerate()
             .map(|(k, step)| match step {
-                Step::Nest(nest) => Some(Cluster::of_nest(StepId(k as u32), nest, facts.program)),
+                Step::Nest(nest) => {
+                    let mut cluster = Cluster::of_nest(StepId(k as u32), nest, facts.program);
+                    set_nest_traffic(facts, &mut cluster);
+                    Some(cluster)
+                }
                 Step::Extern(_) => None,
             })
             .collect();
@@ -101,6 +105,11 @@ impl<'a> Scheduler<'a> {
 
     /// Runs all rounds.
     pub fn run(mut self) -> Outcome {
+        for (origin, cluster) in self.log.clusters.iter_mut().zip(&self.clusters) {
+            if let (ClusterOrigin::Step { bytes, .. }, Some(cluster)) = (origin, cluster) {
+                *bytes = cluster_bytes(cluster);
+            }
+        }
         for k in 0..self.clusters.len() {
             self.consider_neighbours(ClusterId(k as u32), Round::Regular);
         }
@@ -115,7 +124,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn live_bytes(&self) -> i64 {
-        self.clusters.iter().flatten().map(|c| cluster_bytes(self.facts, c)).sum()
+        self.clusters.iter().flatten().map(cluster_bytes).sum()
     }
 
     fn run_final_round(&mut self) {
@@ -300,13 +309,17 @@ impl<'a> Scheduler<'a> {
         };
         let mut x = take(&mut self.clusters, first);
         let mut y = take(&mut self.clusters, second);
+        let traffic = changed_traffic(self.facts, &x, &y, &candidate.proposal.alignment);
         x.respace(&candidate.proposal.alignment.first);
         y.respace(&candidate.proposal.alignment.second);
-        let union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
+        let mut union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
+        for changed in traffic {
+            union.set_bytes(changed.buffer, changed.after);
+        }
         debug_assert_eq!(self.clusters.len(), merged.0 as usize);
         self.clusters.push(Some(union));
         self.fusions += 1;
-        self.log.clusters.push(crate::log::ClusterOrigin::Fused { first: first.0, second: second.0 });
+        self.log.clusters.push(ClusterOrigin::Fused { first: first.0, second: second.0 });
         record.merged = Some(merged.0);
         record.reason = Reason::Fused { saved: record.score };
         self.log.records.push(record);

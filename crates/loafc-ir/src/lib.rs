@@ -9,6 +9,8 @@ pub mod index;
 pub mod interp;
 pub mod nest;
 pub mod ops;
+pub mod random_program;
 pub mod size;
+pub mod synthetic;
 pub mod text;
 pub mod verify;

@@ -4,8 +4,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Proposal, Site, Transform, access_pairs, more_telling};
-use crate::alignment::{Alignment, match_all};
+use super::{Proposal, Transform, access_pairs, more_telling};
+use crate::alignment::{Alignment, Site, match_all};
 use crate::cluster::{Cluster, NewDigit, Respace};
 use crate::cost::{Facts, Score, evaluate};
 use crate::legality::shared_buffers;

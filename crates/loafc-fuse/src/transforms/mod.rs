@@ -5,9 +5,8 @@
 use loafc_ir::nest::BufferId;
 use smallvec::SmallVec;
 
-use crate::access::Access;
-use crate::alignment::Alignment;
-use crate::cluster::{Cluster, Member};
+use crate::alignment::{Alignment, Site};
+use crate::cluster::Cluster;
 use crate::cost::{Facts, Score};
 use crate::legality::shared_buffers;
 use crate::log::{Method, Reason};
@@ -39,8 +38,8 @@ pub trait Transform: Sync {
 }
 
 /// What the final round tries, in this order; of equal scores the earlier one is taken.
-pub const FINAL_ROUND: [&dyn Transform; 4] =
-    [&reorder::Reorder, &pad::Pad, &mixed::MixedReductions, &serial::Serial];
+pub const FINAL_ROUND: [&dyn Transform; 5] =
+    [&reorder::Reorder, &pad::Pad, &natural::Rows, &mixed::MixedReductions, &serial::Serial];
 
 /// Of two refusals the one that tells more: a reason about the data outweighs one about the loops.
 pub fn more_telling(a: Reason, b: Reason) -> Reason {
@@ -52,9 +51,6 @@ pub fn more_telling(a: Reason, b: Reason) -> Reason {
     };
     if rank(&b) > rank(&a) { b } else { a }
 }
-
-/// An access with the cluster and member that it belongs to.
-type Site<'a> = (&'a Cluster, &'a Member, &'a Access);
 
 /// Pairs of accesses to shared buffers, the most bytes first; at most `most` of them.
 fn access_pairs<'a>(

@@ -1,16 +1,17 @@
 //! Padding: a cluster runs in the first part of a longer space of another one, and does nothing in the rest.
 //! A concatenation and what reads one of its inputs share their pass that way.
 
-use loafc_ir::size::Size;
-
-use super::{Proposal, Transform};
-use crate::alignment::Alignment;
+use super::{Proposal, Transform, access_pairs, more_telling};
+use crate::alignment::by_padded_access;
 use crate::cluster::{Cluster, Respace};
 use crate::cost::{Facts, evaluate};
 use crate::log::{Method, Reason};
 
-/// A space may grow by this factor at most.
+/// A loop may grow by this factor at most.
 const MOST_GROWTH: i64 = 2;
+
+/// Shared accesses, those with most bytes, that a space is derived from.
+const TRIED_PAIRS: usize = 2;
 
 /// See the module.
 pub struct Pad;
@@ -21,38 +22,31 @@ impl Transform for Pad {
     }
 
     fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let (digit, a, b) = only_difference(&first.outer, &second.outer).ok_or(Reason::NoCommonSpace)?;
-        let (short, long) = (a.min(b), a.max(b));
-        if short == 0 || long > short.saturating_mul(MOST_GROWTH) {
-            return Err(Reason::NoCommonSpace);
+        let mut refusal = Reason::NoCommonSpace;
+        for (a, b) in access_pairs(first, second, TRIED_PAIRS) {
+            let Some(alignment) = by_padded_access(a, b) else { continue };
+            let bearable = can_be_padded(first, &alignment.first) && can_be_padded(second, &alignment.second);
+            if alignment.first.outer == 0 || !bearable {
+                continue;
+            }
+            match evaluate(facts, first, second, &alignment) {
+                Ok(score) => return Ok(Proposal { method: Method::Pad, alignment, score }),
+                Err(reason) => refusal = more_telling(refusal, reason),
+            }
         }
-        let (pad_first, cluster) = if a < b { (true, first) } else { (false, second) };
-        if cluster.has_reduction {
-            return Err(Reason::NoCommonSpace);
-        }
-        let mut padded = Respace::identity(&cluster.outer);
-        padded.digits[digit].extent = Size::from(long);
-        padded.padded.push((digit, Size::from(short)));
-        let other = Respace::identity(if pad_first { &second.outer } else { &first.outer });
-        let alignment = if pad_first {
-            Alignment { first: padded, second: other }
-        } else {
-            Alignment { first: other, second: padded }
-        };
-        let score = evaluate(facts, first, second, &alignment)?;
-        Ok(Proposal { method: Method::Pad, alignment, score })
+        Err(refusal)
     }
 }
 
-/// The one digit in which two spaces differ, with its extents.
-fn only_difference(a: &[Size], b: &[Size]) -> Option<(usize, i64, i64)> {
-    if a.len() != b.len() {
-        return None;
+/// A reduction would have to ignore the padding; a map just does nothing there.
+fn can_be_padded(cluster: &Cluster, with: &Respace) -> bool {
+    if with.demotes() && cluster.has_reduction {
+        return false;
     }
-    let mut different = a.iter().zip(b).enumerate().filter(|(_, (x, y))| x != y);
-    let (digit, (x, y)) = different.next()?;
-    if different.next().is_some() {
-        return None;
-    }
-    Some((digit, x.as_const()?, y.as_const()?))
+    with.padded.iter().all(|(digit, own)| {
+        let (Some(own), Some(long)) = (own.as_const(), with.digits[*digit].extent.as_const()) else {
+            return false;
+        };
+        !cluster.has_reduction && long <= own.saturating_mul(MOST_GROWTH)
+    })
 }

@@ -1,0 +1,148 @@
+//! The scheduler's guarantees, over random programs: values equal the interpreter's on the tensor program at every
+//! level up to fused groups, the final round only adds, and equal input gives an equal schedule.
+//!
+//! `LOAFC_RANDOM_PROGRAMS` sets how many programs are tried, `LOAFC_RANDOM_SEED` where to start.
+
+use loafc_fuse::interpret::run_schedule;
+use loafc_fuse::log::{DecisionLog, Round};
+use loafc_fuse::{FuseOptions, Fused, fuse};
+use loafc_ir::dtype::{DType, Scalar};
+use loafc_ir::graph::{Graph, Input};
+use loafc_ir::interp::nest::{ProgramInputs, reference_extern, run_program};
+use loafc_ir::interp::tensor::HostTensor;
+use loafc_ir::nest::NestProgram;
+use loafc_ir::ops::{EvalResult, GraphInput, GraphOutput, eval_graph};
+use loafc_ir::random_program::{Random, random_program};
+use loafc_lower::{LowerOptions, lower};
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// Small integers of the input's type.
+fn random_inputs(graph: &Graph, random: &mut Random) -> Vec<GraphInput> {
+    graph
+        .inputs
+        .iter()
+        .map(|input| {
+            let Input::Tensor(id) = input else { unreachable!("random programs have no sizes") };
+            let ty = graph.tensor_type(*id).expect("a tensor");
+            let shape: Vec<usize> = ty.shape.iter().map(|e| e.as_const().expect("constant") as usize).collect();
+            let data = (0..shape.iter().product::<usize>())
+                .map(|_| {
+                    let v = random.below(9) as i64 - 4;
+                    match ty.dtype {
+                        DType::Bool => Scalar::Bool(v > 0),
+                        d if d.is_float() => Scalar::Float(v as f64),
+                        _ => Scalar::Int(v),
+                    }
+                })
+                .collect();
+            GraphInput::Tensor(HostTensor { dtype: ty.dtype, shape, data })
+        })
+        .collect()
+}
+
+/// Sums may round differently in another order, and 16-bit values are not rounded between fused operations.
+fn same_values(a: &EvalResult, b: &EvalResult) -> Result<(), String> {
+    // A write of nothing need not happen.
+    let written = |r: &EvalResult| -> Vec<usize> {
+        r.mutated_inputs.iter().filter(|m| m.1.numel() > 0).map(|m| m.0).collect()
+    };
+    if written(a) != written(b) {
+        return Err("other inputs were written to".to_owned());
+    }
+    let tensors = |r: &EvalResult| -> Vec<Option<HostTensor>> {
+        let outputs = r.outputs.iter().map(|o| match o {
+            GraphOutput::Tensor(t) => Some(t.clone()),
+            _ => None,
+        });
+        let mutated = r.mutated_inputs.iter().filter(|m| m.1.numel() > 0);
+        outputs.chain(mutated.map(|m| Some(m.1.clone()))).collect()
+    };
+    for (k, (a, b)) in tensors(a).iter().zip(&tensors(b)).enumerate() {
+        let (Some(a), Some(b)) = (a, b) else { continue };
+        if a.shape != b.shape || a.dtype != b.dtype {
+            return Err(format!("result {k}: {}{:?} and {}{:?}", a.dtype, a.shape, b.dtype, b.shape));
+        }
+        let scale = a.data.iter().map(|v| v.to_f64().abs()).fold(1.0, f64::max);
+        let tolerance = match a.dtype {
+            DType::BF16 | DType::F16 => 0.05 * scale,
+            d if d.is_float() => 1e-5 * scale,
+            _ => 0.0,
+        };
+        for (at, (x, y)) in a.data.iter().zip(&b.data).enumerate() {
+            if (x.to_f64() - y.to_f64()).abs() > tolerance {
+                return Err(format!("result {k}, element {at}: {x} and {y}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fused(program: &NestProgram, options: &FuseOptions) -> Fused {
+    fuse(program.clone(), options).expect("a valid program")
+}
+
+fn regular_fusions(log: &DecisionLog) -> Vec<(u32, u32)> {
+    log.fusions().take_while(|r| r.round == Round::Regular).map(|r| (r.first, r.second)).collect()
+}
+
+/// One program; what is wrong with it, if anything.
+fn check(seed: u64) -> Result<(), String> {
+    let mut random = Random(seed ^ 0x5eed);
+    let text = random_program(seed, 3 + random.below(12));
+    check_text(&text, &mut random).map_err(|e| format!("seed {seed}: {e}\n{text}"))
+}
+
+fn check_text(text: &str, random: &mut Random) -> Result<(), String> {
+    let graph = loafc_ir::text::parse(text, "random").map_err(|e| format!("parse: {e}"))?;
+    let inputs = random_inputs(&graph, random);
+    let oracle = eval_graph(&graph, &inputs).map_err(|e| format!("interpreting the graph: {e}"))?;
+    let program = lower(&graph, &LowerOptions::default()).map_err(|e| format!("lower: {e}"))?;
+    let given = ProgramInputs::new(&graph, &inputs).map_err(|e| e.to_string())?;
+    let nests = run_program(&program, &given, &mut reference_extern).map_err(|e| format!("nests: {e}"))?;
+    same_values(&oracle, &nests).map_err(|e| format!("graph and nests differ: {e}"))?;
+
+    let off = fused(&program, &FuseOptions { loop_ordering_after_fusion: false, ..Default::default() });
+    let on = fused(&program, &FuseOptions::default());
+    let again = fused(&program, &FuseOptions::default());
+    if on.log.to_json() != again.log.to_json() {
+        return Err("two runs of the scheduler decided differently".to_owned());
+    }
+    if on.log.kernels.len() > off.log.kernels.len() || on.log.bytes > off.log.bytes {
+        return Err(format!(
+            "the final round costs: {} -> {} kernels, {} -> {} bytes",
+            off.log.kernels.len(),
+            on.log.kernels.len(),
+            off.log.bytes,
+            on.log.bytes
+        ));
+    }
+    if regular_fusions(&off.log) != regular_fusions(&on.log) {
+        return Err("the regular rounds depend on the final round".to_owned());
+    }
+    if on.log.records.iter().any(|r| !r.reason.is_fused() && r.merged.is_some()) {
+        return Err("a refused pair was merged".to_owned());
+    }
+    let chaos = FuseOptions { fusion_chaos_seed: Some(random.bits()), ..Default::default() };
+    for (name, schedule) in [("off", off), ("on", on), ("chaos", fused(&program, &chaos))] {
+        let groups = run_schedule(&schedule.schedule, &given, &mut reference_extern)
+            .map_err(|e| format!("groups ({name}): {e}"))?;
+        same_values(&oracle, &groups).map_err(|e| format!("graph and groups ({name}) differ: {e}"))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn guarantees_hold_over_random_programs() {
+    let (start, count) = (number("LOAFC_RANDOM_SEED", 0), number("LOAFC_RANDOM_PROGRAMS", 2000));
+    let wrong: Vec<String> = (start..start + count)
+        .filter_map(|seed| match std::panic::catch_unwind(|| check(seed)) {
+            Ok(result) => result.err(),
+            Err(_) => Some(format!("seed {seed}: panicked")),
+        })
+        .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
+        .collect();
+    assert!(wrong.is_empty(), "{} programs are wrong, among them\n{}", wrong.len(), wrong.join("\n"));
+}
