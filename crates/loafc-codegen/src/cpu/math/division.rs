@@ -11,9 +11,11 @@ pub(super) fn fmod<'e, 'ctx>(a: Float<'e, 'ctx>, b: Float<'e, 'ctx>) -> Float<'e
         Width::F32 => 2f64.powi(100),
         Width::F64 => 2f64.powi(900),
     };
-    let large_divisor = divisor * large_factor;
+    let large = divisor * large_factor;
+    let larger = large * large_factor;
     let rest = a.emitter().repeat(a.abs(), |rest| {
-        let step = rest.abs().ge(large_divisor).select(large_divisor, divisor);
+        let step = rest.abs().ge(large).select(large, divisor);
+        let step = rest.abs().ge(larger).select(larger, step);
         let quotient = (rest / step).round_even();
         let next = (-quotient).fma(step, rest);
         (next, next.abs().ge(divisor) & divisor.gt(0.0) & next.abs().lt(f64::INFINITY))

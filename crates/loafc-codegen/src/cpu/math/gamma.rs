@@ -28,10 +28,16 @@ pub(super) fn lgamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let tiny = magnitude.lt(1e-18);
     let value = x.lt(0.0).select(reflected, positive.value());
     let value = tiny.select(-log(magnitude), value);
-    let value = (x.eq(1.0) | x.eq(2.0)).select(0.0, value);
+    let value = near_zero(x - 1.0, &c::LGAMMA_ONE, value);
+    let value = near_zero(x - 2.0, &c::LGAMMA_TWO, value);
     let value = magnitude.ge(1e306).select(large(magnitude), value);
     let value = x.is_inf().select(f64::INFINITY, value);
     x.is_nan().select(x, value)
+}
+
+/// t·P(t) where t is small, else `value`: next to its zeros the function needs more than sums of large terms.
+fn near_zero<'e, 'ctx>(t: Float<'e, 'ctx>, coefficients: &[f64], value: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    t.abs().lt(0.02).select(t * t.polynomial(coefficients), value)
 }
 
 /// x(ln x - 1) where the rest of Stirling's formula is too small to see; infinite for negative x, all integers.

@@ -1,11 +1,11 @@
-//! sin, cos, tan. The argument is reduced by multiples of π that are subtracted in parts; where it is too large for
+//! sin, cos, tan. The argument is reduced by multiples of π/2 that are subtracted in parts; where it is too large for
 //! that, by a product with the bits of 2/π (Payne and Hanek), behind a branch that is taken when any lane needs it.
 
 use super::coefficients as c;
 use super::lanes::{Float, Int, Width};
 use super::pair::{Pair, fast_two_sum, two_product, two_sum};
 
-/// `x = n·period + r`: the low bits of n, and r.
+/// `x = n·π/2 + r`: n in the low bits of a float, and r.
 struct Turned<'e, 'ctx> {
     count: Float<'e, 'ctx>,
     rest: Pair<'e, 'ctx>,
@@ -21,103 +21,75 @@ fn small_limit(width: Width) -> f64 {
 
 /// sin x.
 pub(super) fn sin<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    let turned = reduce_half_turns(x, 0.0);
     // -0 would turn to +0.
-    x.eq(0.0).select(x, sin_of(turned))
+    x.eq(0.0).select(x, sine_of(reduce(x), 0))
 }
 
 /// cos x.
 pub(super) fn cos<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    sin_of(reduce_half_turns(x, 0.5))
+    sine_of(reduce(x), 1)
 }
 
-/// `(-1)^count·sin(rest)`.
-fn sin_of<'e, 'ctx>(turned: Turned<'e, 'ctx>) -> Float<'e, 'ctx> {
+/// sin(r + (count + ahead)·π/2). Both polynomials have the form `m + m·z·P(z)`, with m = r for the sine and 1 for the
+/// cosine, so that selecting coefficients costs less than evaluating both.
+fn sine_of<'e, 'ctx>(turned: Turned<'e, 'ctx>, ahead: i64) -> Float<'e, 'ctx> {
     let Pair { high: r, low } = turned.rest;
+    let quadrant = turned.count.bits() + ahead;
+    let odd = (quadrant & 1).eq(1);
     let z = r * r;
-    let value = match r.width {
-        Width::F32 => (r * z).fma(z.polynomial(&c::SIN_F32), low) + r,
-        Width::F64 => {
-            // The low part times cos r, to a few bits.
-            let slope = z.fma(z.fma(1.0 / 24.0, z.constant(-0.5)), z.constant(1.0));
-            (r * z).fma(z.polynomial(&c::SIN), low * slope) + r
-        }
+    let (sine, cosine): (&[f64], &[f64]) = match r.width {
+        Width::F32 => (&c::SIN_F32, &c::COS_F32),
+        Width::F64 => (&c::SIN_QUARTER, &c::COS_QUARTER),
     };
-    let sign = turned.count.bits() << (r.width.bits() - 1);
+    let sine = sine.iter().copied().chain(std::iter::repeat(0.0));
+    let factor = cosine
+        .iter()
+        .zip(sine)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .map(|(&of_cosine, of_sine)| odd.choose(of_cosine, of_sine, r))
+        .reduce(|sum, coefficient| sum.fma(z, coefficient))
+        .unwrap_or(r);
+    let m = odd.select(1.0, r);
+    let value = match r.width {
+        Width::F32 => (m * z).fma(factor, m),
+        Width::F64 => m + (m * z).fma(factor, odd.select(-(r * low), low)),
+    };
+    let sign = (quadrant >> 1) << (r.width.bits() - 1);
     (value.bits() ^ sign).as_float()
 }
 
-/// `x + shift·π = n·π + r` with |r| ≤ π/2; `count` carries n in its low bits.
-fn reduce_half_turns<'e, 'ctx>(x: Float<'e, 'ctx>, shift: f64) -> Turned<'e, 'ctx> {
-    let magic = x.width.round_magic();
-    let count = if shift == 0.0 {
-        x.fma(std::f64::consts::FRAC_1_PI, x.constant(magic))
-    } else {
-        x.fma(std::f64::consts::FRAC_1_PI, x.constant(shift)) + magic
-    };
-    let mut k = count - magic;
-    if shift != 0.0 {
-        k = k - shift;
-    }
-    let rest = subtract_multiple(x, k, 1.0);
-    let huge = !x.abs().le(small_limit(x.width));
-    let [count, high, low] = x.emitter().unless_any(huge, [count, rest.high, rest.low], || {
-        let slow = payne_hanek(x, Period::HalfTurn, shift != 0.0);
-        [
-            huge.select(slow.count, count),
-            huge.select(slow.rest.high, rest.high),
-            huge.select(slow.rest.low, rest.low),
-        ]
-    });
-    Turned { count, rest: Pair { high, low } }
-}
-
-/// `x - k·π·factor`, the factor a power of two.
-fn subtract_multiple<'e, 'ctx>(x: Float<'e, 'ctx>, k: Float<'e, 'ctx>, factor: f64) -> Pair<'e, 'ctx> {
+/// `x - k·π/2`; for f32 in one float.
+fn subtract_quarter_turns<'e, 'ctx>(x: Float<'e, 'ctx>, k: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
     match x.width {
         Width::F32 => {
-            let first = k.fma(-factor * c::PI_F32[0], x);
-            let second = k.fma(-factor * c::PI_F32[1], first);
-            let rest = k.fma(-factor * c::PI_F32[1], first - second);
-            Pair { high: second, low: k.fma(-factor * c::PI_F32[2], rest) }
+            let r = c::PI_F32.iter().take(3).fold(x, |r, part| k.fma(-0.5 * part, r));
+            Pair::of(r)
         }
         Width::F64 => {
-            let first = k.fma(-factor * c::PI[0], x);
-            let part = two_product(k, x.constant(factor * c::PI[1]));
+            let first = k.fma(-0.5 * c::PI[0], x);
+            let part = two_product(k, x.constant(0.5 * c::PI[1]));
             let sum = two_sum(first, -part.high);
-            Pair { high: sum.high, low: k.fma(-factor * c::PI[2], sum.low - part.low) }
+            Pair { high: sum.high, low: k.fma(-0.5 * c::PI[2], sum.low - part.low) }
         }
     }
 }
 
-/// What an argument is reduced by.
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Period {
-    /// π.
-    HalfTurn,
-    /// π/2.
-    QuarterTurn,
-}
-
-/// The reduction for any finite argument ≥ 1; infinities and NaN give NaN. `shifted` adds π/2 first.
-fn payne_hanek<'e, 'ctx>(x: Float<'e, 'ctx>, period: Period, shifted: bool) -> Turned<'e, 'ctx> {
+/// The reduction for any finite argument ≥ 1; infinities and NaN give NaN.
+fn payne_hanek<'e, 'ctx>(x: Float<'e, 'ctx>) -> Turned<'e, 'ctx> {
     if x.width == Width::F32 {
-        let wide = payne_hanek(x.widen(), period, shifted);
-        let high = wide.rest.high.narrow();
-        let low = ((wide.rest.high - high.widen()) + wide.rest.low).narrow();
-        return Turned { count: wide.count.narrow_low_bits(), rest: Pair { high, low } };
+        let wide = payne_hanek(x.widen());
+        return Turned { count: wide.count.narrow_low_bits(), rest: Pair::of(wide.rest.high.narrow()) };
     }
     let (top, bottom) = quarter_turns(x);
     let negative = x.sign_bit();
     let top = negative.select_int(negate_high(top, bottom), top);
     let bottom = negative.select_int(bottom.constant(0) - bottom, bottom);
-    let top = if shifted { top + (1 << 62) } else { top };
-    // Rounds to the nearest multiple of the period, and leaves a signed fraction of it.
-    let fraction_bits = if period == Period::HalfTurn { 63 } else { 62 };
-    let count = (top + (1 << (fraction_bits - 1))) >> fraction_bits;
-    let rest = top - shift_up(count, fraction_bits);
+    // Rounds to the nearest quarter turn, and leaves a signed fraction of one.
+    let count = (top + (1 << 61)) >> 62;
+    let rest = top - (count << 62);
     // In units of 2^-62 quarter turns, four pieces of 32 bits that floats hold exactly.
-    let unit = std::f64::consts::FRAC_PI_2;
     let pieces = [
         (rest.shift_signed(32), 4_294_967_296.0),
         (rest & 0xffff_ffff, 1.0),
@@ -129,13 +101,9 @@ fn payne_hanek<'e, 'ctx>(x: Float<'e, 'ctx>, period: Period, shifted: bool) -> T
     let upper = fast_two_sum(a, b);
     let lower = fast_two_sum(d, e);
     let fraction = Pair::plus(upper, lower);
-    let angle = fraction.times(Pair { high: x.constant(unit), low: x.constant(c::PI[1] * 0.5) });
+    let angle = fraction.times(Pair { high: x.constant(c::PI[0] * 0.5), low: x.constant(c::PI[1] * 0.5) });
     let poison = x - x;
     Turned { count: count.as_float(), rest: Pair { high: angle.high + poison, low: angle.low } }
-}
-
-fn shift_up<'e, 'ctx>(count: Int<'e, 'ctx>, by: u32) -> Int<'e, 'ctx> {
-    count << by
 }
 
 /// The upper half of -(top·2^64 + bottom).
@@ -198,7 +166,7 @@ pub(super) fn tan<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     if x.width == Width::F32 {
         return tan_f32(x);
     }
-    let turned = reduce_quarter_turns(x, small_limit(Width::F64));
+    let turned = reduce(x);
     let Pair { high: r, low } = turned.rest;
     let z = r * r;
     let sine = fast_two_sum(r, (r * z).fma(z.polynomial(&c::SIN_QUARTER), low));
@@ -207,7 +175,7 @@ pub(super) fn tan<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let square_rest = r.fma(r, -z) * 0.5;
     let near_one = one - half;
     let cosine_rest = ((one - near_one) - half) - square_rest;
-    let cosine_rest = r.fma(-low, (z * z).fma(z.polynomial(&c::COS_QUARTER), cosine_rest));
+    let cosine_rest = r.fma(-low, (z * z).fma(z.polynomial(&c::COS_QUARTER[1..]), cosine_rest));
     let cosine = fast_two_sum(near_one, cosine_rest);
     let odd = (turned.count.bits() & 1).eq(1);
     let top = Pair { high: odd.select(-cosine.high, sine.high), low: odd.select(-cosine.low, sine.low) };
@@ -217,7 +185,7 @@ pub(super) fn tan<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 
 /// Through f64, whose precision leaves room for short polynomials.
 fn tan_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    let turned = reduce_quarter_turns(x.widen(), small_limit(Width::F64));
+    let turned = reduce(x.widen());
     let r = turned.rest.high;
     let z = r * r;
     let sine = (r * z).fma(z.polynomial(&c::SIN_SHORT), r);
@@ -227,14 +195,14 @@ fn tan_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     x.eq(0.0).select(x, value.narrow())
 }
 
-/// `x = n·π/2 + r` with |r| ≤ π/4 in f64; `count` carries n in its low bits.
-fn reduce_quarter_turns<'e, 'ctx>(x: Float<'e, 'ctx>, limit: f64) -> Turned<'e, 'ctx> {
+/// `x = n·π/2 + r` with |r| ≤ π/4; `count` carries n in its low bits.
+fn reduce<'e, 'ctx>(x: Float<'e, 'ctx>) -> Turned<'e, 'ctx> {
     let magic = x.width.round_magic();
     let count = x.fma(std::f64::consts::FRAC_2_PI, x.constant(magic));
-    let rest = subtract_multiple(x, count - magic, 0.5);
-    let huge = !x.abs().le(limit);
+    let rest = subtract_quarter_turns(x, count - magic);
+    let huge = !x.abs().le(small_limit(x.width));
     let [count, high, low] = x.emitter().unless_any(huge, [count, rest.high, rest.low], || {
-        let slow = payne_hanek(x, Period::QuarterTurn, false);
+        let slow = payne_hanek(x);
         [
             huge.select(slow.count, count),
             huge.select(slow.rest.high, rest.high),
@@ -251,7 +219,7 @@ pub(super) fn sin_cos_pi<'e, 'ctx>(x: Float<'e, 'ctx>) -> (Float<'e, 'ctx>, Floa
     let angle = Pair::of(part).times(Pair::constant(x, [c::PI[0], c::PI[1]]));
     let (r, z) = (angle.high, angle.high * angle.high);
     let sine = (r * z).fma(z.polynomial(&c::SIN_QUARTER), angle.low) + r;
-    let cosine = z.fma(z.fma(z.polynomial(&c::COS_QUARTER), z.constant(-0.5)), z.constant(1.0));
+    let cosine = z.fma(z.polynomial(&c::COS_QUARTER), z.constant(1.0));
     // halves modulo 4, in floats, as it may be larger than any integer.
     let turn = halves - (halves * 0.25).floor() * 4.0;
     let odd = turn.eq(1.0) | turn.eq(3.0);

@@ -199,31 +199,27 @@ def main():
     def after_linear(r):
         return (mp.expm1(r) - r) / r**2
 
-    table("EXP", "(e^r - 1 - r)/r², |r| ≤ ln 2.", minimax(after_linear, -ln2 - TINY, ln2, 11, lambda r: r * r / exp(r)))
+    half = ln2 / 2 * mpf("1.00001")
+    table("EXP", "(e^r - 1 - r)/r², |r| ≤ ln 2 / 2.", minimax(after_linear, -half - TINY, half, 9, lambda r: r * r / exp(r)))
     table(
         "EXP_F32",
-        "(e^r - 1)/r, |r| ≤ ln 2.",
-        minimax_single(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 7, lambda r: r / exp(r)),
-    )
-    table(
-        "EXP_HALF_F32",
         "(e^r - 1)/r, |r| ≤ ln 2 / 2.",
-        minimax_single(lambda r: mp.expm1(r) / r, -ln2 / 2 - TINY, ln2 / 2, 5, lambda r: r / exp(r)),
+        minimax_single(lambda r: mp.expm1(r) / r, -half - TINY, half, 5, lambda r: r / exp(r)),
     )
     table(
         "EXPM1_F32",
-        "(e^r - 1 - r)/r², |r| ≤ ln 2.",
-        minimax_single(after_linear, -ln2 - TINY, ln2, 6, lambda r: r * r / abs(mp.expm1(r))),
+        "(e^r - 1 - r)/r², |r| ≤ ln 2 / 2.",
+        minimax_single(after_linear, -half - TINY, half, 4, lambda r: r * r / abs(mp.expm1(r))),
     )
     table(
         "EXP2_F32",
-        "(2^f - 1)/f, |f| ≤ 1.",
-        minimax_single(lambda f: mp.expm1(f * ln2) / f, -1 - TINY, 1, 7, lambda f: f / exp(f * ln2)),
+        "(2^f - 1)/f, |f| ≤ 1/2.",
+        minimax_single(lambda f: mp.expm1(f * ln2) / f, -mpf("0.5001"), mpf("0.5"), 5, lambda f: f / exp(f * ln2)),
     )
     table(
         "EXP_SHORT",
-        "(e^r - 1)/r, |r| ≤ ln 2, in f64 for results in f32.",
-        minimax(lambda r: mp.expm1(r) / r, -ln2 - TINY, ln2, 7, lambda r: r / exp(r)),
+        "(e^r - 1)/r, |r| ≤ ln 2 / 2, in f64 for results in f32.",
+        minimax(lambda r: mp.expm1(r) / r, -half - TINY, half, 6, lambda r: r / exp(r)),
     )
 
     zlog = mpf("0.02944")
@@ -240,12 +236,12 @@ def main():
         minimax_single(log_tail, -mpf(1) / 3 + TINY, mpf(1) / 3, 8, lambda f: f**3 / mp.log1p(f)),
     )
 
-    half_turn = (pi / 2) ** 2 * mpf("1.0000001")
-    table("SIN", "(sin r - r)/r³ in r², |r| ≤ π/2.", minimax(odd(sin), TINY, half_turn, 8, lambda z: z * sqrt(z) / sin(sqrt(z))))
-    table("SIN_F32", "(sin r - r)/r³ in r², |r| ≤ π/2.", minimax_single(odd(sin), TINY, half_turn, 4, lambda z: z * sqrt(z) / sin(sqrt(z))))
     quarter = (pi / 4) ** 2 * mpf("1.0000001")
     table("SIN_QUARTER", "(sin r - r)/r³ in r², |r| ≤ π/4.", minimax(odd(sin), TINY, quarter, 6, lambda z: z))
-    table("COS_QUARTER", "(cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4.", minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 6, lambda z: z * z))
+    cosine = minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 6, lambda z: z * z)
+    table("COS_QUARTER", "(cos r - 1)/r² in r², |r| ≤ π/4.", [mpf(-0.5), *cosine])
+    table("SIN_F32", "(sin r - r)/r³ in r², |r| ≤ π/4.", minimax_single(odd(sin), TINY, quarter, 2, lambda z: z))
+    table("COS_F32", "(cos r - 1)/r² in r², |r| ≤ π/4.", minimax_single(lambda z: (cos(sqrt(z)) - 1) / z, TINY, quarter, 3, lambda z: z))
     table("SIN_SHORT", "(sin r - r)/r³ in r², |r| ≤ π/4, in f64 for results in f32.", minimax(odd(sin), TINY, quarter, 3, lambda z: z))
     table("COS_SHORT", "(cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4, in f64 for results in f32.", minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 3, lambda z: z * z))
 
@@ -327,15 +323,19 @@ def erfinv_tables():
     f, w = relative(lambda v: near(v + mpf("3.125")))
     table("ERFINV_NEAR", "erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.", minimax(f, mpf("-3.125") + TINY, mpf("3.1251"), 24, w))
     f, w = relative(tail(mpf("3.25")))
-    table("ERFINV_MIDDLE", "erfinv(x)/x in √w - 3.25, 6.25 ≤ w < 16.", minimax(f, mpf("-0.7501"), mpf("0.7501"), 18, w))
+    table("ERFINV_MIDDLE", "erfinv(x)/x in √w - 3.25, 6.25 ≤ w < 16.", minimax(f, mpf("-0.7501"), mpf("0.7501"), 22, w))
     f, w = relative(tail(mpf("5")))
-    table("ERFINV_FAR", "erfinv(x)/x in √w - 5, 16 ≤ w < 37.", minimax(f, mpf("-1.0001"), mpf("1.1"), 18, w))
+    table("ERFINV_FAR", "erfinv(x)/x in √w - 5, 16 ≤ w < 37.", minimax(f, mpf("-1.0001"), mpf("1.1"), 22, w))
 
 
 def gamma_tables():
     mp.prec = 200
     # Stirling's series, B_2k/(2k(2k-1)), and that of digamma, B_2k/(2k): exact coefficients.
     table("STIRLING", "B(2k)/(2k(2k-1)): the corrections of Stirling's formula in 1/x.", [mp.bernoulli(2 * k) / (2 * k * (2 * k - 1)) for k in range(1, 11)])
+    near_one = [-mp.euler] + [mp.zeta(k) * (-1) ** k / k for k in range(2, 11)]
+    table("LGAMMA_ONE", "lgamma(1+t)/t in t, |t| small: Taylor's series.", near_one)
+    near_two = [1 - mp.euler] + [(mp.zeta(k) - 1) * (-1) ** k / k for k in range(2, 11)]
+    table("LGAMMA_TWO", "lgamma(2+t)/t in t, |t| small: Taylor's series.", near_two)
     table("DIGAMMA", "B(2k)/(2k): the corrections of ln x - 1/(2x) in 1/x².", [mp.bernoulli(2 * k) / (2 * k) for k in range(1, 11)])
 
 
