@@ -1,9 +1,10 @@
 //! Arithmetic of views: coordinates of a reshape, strides of a reshaped tensor, and views of buffers composed
 //! with coordinate functions. Pure functions over sizes and indices.
 
+use loafc_ir::canonical::canonicalize;
 use loafc_ir::graph::Dims;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::TensorView;
+use loafc_ir::nest::{Body, BufferId, Loop, LoopKind, LoopNest, Op, StoreMode, TensorView};
 use loafc_ir::size::Size;
 
 /// Coordinate `d` itself.
@@ -72,16 +73,16 @@ pub(crate) fn reshape_coordinates(from: &[Size], to: &[Size]) -> Vec<Index> {
             }
             stride *= to[d];
         }
+        // Digits from the innermost: what is left after each is what its quotient says, so that quotient and
+        // remainder are seen to belong together. The outermost needs no remainder.
         let first = f.clone().find(|d| !from[*d].is(1));
-        let mut stride = Size::ONE;
-        for d in f.rev() {
-            if from[d].is(1) {
-                continue;
+        for d in f.rev().filter(|d| !from[*d].is(1)) {
+            if Some(d) == first {
+                coords[d] = flat;
+                break;
             }
-            let quotient = if stride.is(1) { flat.clone() } else { flat.floor_div(stride, &extents) };
-            // The outermost digit needs no modulo: the flat position stays below the number of elements.
-            coords[d] = if Some(d) == first { quotient } else { quotient.modulo(from[d], &extents) };
-            stride *= from[d];
+            coords[d] = flat.modulo(from[d], &extents);
+            flat = flat.floor_div(from[d], &extents);
         }
     }
     coords
@@ -166,57 +167,107 @@ pub(crate) fn position(view: &TensorView, coords: &[Index]) -> Index {
     for (coord, stride) in coords.iter().zip(&view.strides) {
         at = at.plus(&coord.times(*stride));
     }
-    at
+    recombine(at)
+}
+
+/// Puts `s·d·(x // d) + s·(x mod d)` together to `s·x`, as often as possible.
+fn recombine(mut index: Index) -> Index {
+    while let Some((whole, part)) = find_pair(&index) {
+        let (IndexAtom::Mod(x, _), stride) = &index.terms[part] else { return index };
+        let mut sum = Index::constant(index.offset).plus(&x.times(*stride));
+        for (k, (atom, stride)) in index.terms.iter().enumerate() {
+            if k != whole && k != part {
+                sum.add_term(atom.clone(), *stride);
+            }
+        }
+        index = sum;
+    }
+    index
+}
+
+/// Positions of a floor division and a modulo of the same that together make it whole.
+fn find_pair(index: &Index) -> Option<(usize, usize)> {
+    index.terms.iter().enumerate().find_map(|(part, (atom, stride))| {
+        let IndexAtom::Mod(x, d) = atom else { return None };
+        let quotient = x.floor_div(*d, &|_| None);
+        let [(wanted, one)] = quotient.terms.as_slice() else { return None };
+        if !one.is(1) || !quotient.offset.is(0) {
+            return None;
+        }
+        let whole = index.terms.iter().position(|(a, s)| a == wanted && *s == *stride * *d)?;
+        Some((whole, part))
+    })
 }
 
 /// The view that reads `view` at `coords` (functions of the coordinates of `shape`), where that is plain stride
 /// arithmetic.
 pub(crate) fn compose(view: &TensorView, coords: &[Index], shape: &[Size]) -> Option<TensorView> {
-    let index = recombine(position(view, coords));
+    let index = position(view, coords);
+    if index.is_indirect() {
+        return None;
+    }
+    let strides = if index.is_affine() {
+        (0..shape.len()).map(|d| index.stride_of(LoopVar(d as u16))).collect()
+    } else {
+        strides_by_digits(&index, shape)?
+    };
+    let offset = if index.is_affine() { index.offset } else { at_zero(&index)? };
+    Some(TensorView { buffer: view.buffer, shape: shape.to_vec(), strides, offset })
+}
+
+/// Weight in its coordinate, stride in the buffer, and extent of a digit.
+type Digit = (Size, Size, Size);
+
+/// The position where all coordinates are zero.
+fn at_zero(index: &Index) -> Option<Size> {
+    index.substitute(&|_| Index::constant(Size::ZERO), &|v| v, &|_| None).as_constant()
+}
+
+/// Strides of an index whose divisions and modulos cancel out: the coordinates are split into digits until the
+/// index is affine, and the digits of each coordinate must then be whole again.
+fn strides_by_digits(index: &Index, shape: &[Size]) -> Option<Vec<Size>> {
+    // A copy from that position to one that tells the coordinates apart: each has a symbol for its stride.
+    let marks: Vec<Size> =
+        (0..shape.len()).map(|d| Size::symbol(&format!("stride of coordinate {d}"))).collect();
+    let mut mark = Index::default();
+    for (d, symbol) in marks.iter().enumerate() {
+        mark.add_term(IndexAtom::Loop(LoopVar(d as u16)), *symbol);
+    }
+    let mut body = Body::default();
+    let value = body.push(Op::Load { buffer: BufferId(0), index: index.clone(), guard: None });
+    body.push(Op::Store { buffer: BufferId(1), index: mark, value, guard: None, mode: StoreMode::Set });
+    let loops = shape.iter().map(|e| Loop { extent: *e, kind: LoopKind::Parallel }).collect();
+    let mut nest = LoopNest { name: "".into(), loops, body, origins: Vec::new() };
+    canonicalize(&mut nest);
+    let [Op::Load { index, .. }, Op::Store { index: mark, .. }] = nest.body.ops.as_slice() else {
+        return None;
+    };
     if !index.is_affine() {
         return None;
     }
-    let strides = (0..shape.len()).map(|d| index.stride_of(LoopVar(d as u16))).collect();
-    Some(TensorView { buffer: view.buffer, shape: shape.to_vec(), strides, offset: index.offset })
+    let digits: Vec<Digit> = (0..nest.loops.len())
+        .map(|k| {
+            let var = LoopVar(k as u16);
+            (mark.stride_of(var), index.stride_of(var), nest.loops[k].extent)
+        })
+        .collect();
+    (0..shape.len()).map(|d| whole_stride(marks[d], shape[d], &digits)).collect()
 }
 
-/// Puts `s·d·(x // d) + s·(x mod d)` together to `s·x`, as often as possible.
-fn recombine(mut index: Index) -> Index {
-    while let Some((whole, part, x, stride)) = find_pair(&index) {
-        let mut rest = Index::constant(index.offset);
-        for (k, (atom, stride)) in index.terms.iter().enumerate() {
-            if k != whole && k != part {
-                rest.add_term(atom.clone(), *stride);
-            }
-        }
-        index = rest.plus(&x.times(stride));
+/// The stride of one coordinate from its digits, if each walks on where the one below it ends.
+fn whole_stride(mark: Size, extent: Size, digits: &[Digit]) -> Option<Size> {
+    if extent.is(1) {
+        return Some(Size::ZERO);
     }
-    index
-}
-
-/// Positions of a floor division and a modulo that belong together, what they make, and its stride.
-fn find_pair(index: &Index) -> Option<(usize, usize, Index, Size)> {
-    for (part, (atom, stride)) in index.terms.iter().enumerate() {
-        let IndexAtom::Mod(x, d) = atom else { continue };
-        // (y // e) mod d belongs to y // (e·d).
-        let (dividend, divisor) = match x.terms.as_slice() {
-            [(IndexAtom::FloorDiv(y, e), one)] if one.is(1) && x.offset.is(0) => ((**y).clone(), *e * *d),
-            _ => ((**x).clone(), *d),
-        };
-        let wanted = IndexAtom::FloorDiv(Box::new(dividend), divisor);
-        let whole = index.terms.iter().position(|(a, s)| *a == wanted && *s == *stride * *d);
-        if let Some(whole) = whole {
-            return Some((whole, part, (**x).clone(), *stride));
-        }
-    }
-    None
+    let own: Vec<Digit> = digits.iter().filter_map(|(m, s, e)| Some((m.div_exact(mark)?, *s, *e))).collect();
+    let stride = own.iter().find(|(weight, ..)| weight.is(1))?.1;
+    own.iter().all(|(weight, s, _)| *s == stride * *weight).then_some(stride)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use loafc_ir::graph::contiguous_strides;
-    use loafc_ir::nest::BufferId;
     use loafc_ir::size::SymbolValues;
     use proptest::prelude::*;
 
