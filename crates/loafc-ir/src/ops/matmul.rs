@@ -5,10 +5,12 @@ use smallvec::SmallVec;
 use super::call::{Call, KEYWORD, shape_text};
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
-use super::shape::{broadcast, check_expands, contiguous_like, dense_strides, provably_differ};
+use super::shape::{
+    broadcast, check_expands, contiguous_like, dense_strides, preserved_strides, provably_differ,
+};
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Dims, TensorType};
+use crate::graph::{Dims, TensorType, contiguous_strides};
 use crate::interp::scalar;
 use crate::interp::tensor::HostTensor;
 use crate::nest::BinaryOp;
@@ -242,8 +244,10 @@ fn infer_attention(call: &Call) -> Result<ResultTypes, InferError> {
         let scores = [shape[0], shape[1], shape[2], key.shape[2]];
         check_expands(call, "attn_mask", &mask.ty.shape, &scores)?;
     }
-    // Heads lie beside each other in memory.
-    let strides = dense_strides(&shape, [3, 1, 2, 0].into_iter());
+    let strides = match shape == query.shape {
+        true => preserved_strides(&query),
+        false => contiguous_strides(&shape),
+    };
     let sums_shape: Dims = SmallVec::from_slice(&shape[..3]);
     let sums_strides = dense_strides(&sums_shape, [1, 2, 0].into_iter());
     let sums = TensorType { dtype: query.dtype.compute(), shape: sums_shape, strides: sums_strides, ..query };

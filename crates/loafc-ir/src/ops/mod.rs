@@ -175,3 +175,6 @@ pub fn infer(
     let def = find(op).ok_or_else(|| InferError::UnknownOperator { op: op.to_owned() })?;
     def.infer(&Call::new(op, args, kwargs, value_type))
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,23 +140,54 @@ fn infer_unflatten(call: &Call) -> Result<ResultTypes, InferError> {
 }
 
 fn infer_view_dtype(call: &Call) -> Result<ResultTypes, InferError> {
-    let x = call.tensor_type(0, "self")?;
+    let mut x = call.tensor_type(0, "self")?;
     let Some(dtype) = call.opt_dtype(1, "dtype")? else { return one(x) };
-    if dtype.bytes() != x.dtype.bytes() {
-        let message = format!("{dtype} has {} bytes, {} has {}", dtype.bytes(), x.dtype, x.dtype.bytes());
-        return Err(call.invalid("dtype", message + "; only types of the same width are supported"));
+    let (from, to) = (x.dtype.bytes(), dtype.bytes());
+    x.dtype = dtype;
+    if from == to {
+        return one(x);
     }
-    one(TensorType { dtype, ..x })
+    // Bytes of neighbouring elements are split or joined along the last dimension.
+    let (Some((extent, outer)), Some(stride)) = (x.shape.split_last(), x.strides.last()) else {
+        return Err(call.invalid("self", "at least one dimension was expected for a type of other width"));
+    };
+    if !stride.is(1) {
+        return Err(call.invalid("self", "the elements of the last dimension must be neighbours"));
+    }
+    let outer_strides = &x.strides[..outer.len()];
+    let scaled = |size: Size| match from > to {
+        true => Some(size * Size::from(from / to)),
+        false => size.div_exact(Size::from(to / from)),
+    };
+    let last = scaled(*extent);
+    let strides: Option<Dims> = outer_strides.iter().map(|s| scaled(*s)).chain([Some(Size::ONE)]).collect();
+    let (Some(last), Some(strides)) = (last, strides) else {
+        let message = format!("the extent {extent} or a stride can't be divided by {}", to / from);
+        return Err(call.invalid("self", message));
+    };
+    let shape = outer.iter().copied().chain([last]).collect();
+    one(TensorType { shape, strides, ..x })
 }
 
 fn eval_view_dtype(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let (x, dtype) = (e.tensor(0, "self")?, e.result(0)?.dtype);
-    let data = x
+    if x.dtype.is_complex() || dtype.is_complex() {
+        return Err(Fault::Value("complex numbers can't be interpreted".to_owned()));
+    }
+    let bytes: Vec<u8> = x
         .data
         .iter()
-        .map(|v| scalar::bitcast(*v, x.dtype, dtype).map_err(Fault::from))
-        .collect::<Result<_, _>>()?;
-    Ok(vec![HostTensor { dtype, shape: x.shape.clone(), data }])
+        .flat_map(|v| scalar::to_bits(*v, x.dtype).to_le_bytes().into_iter().take(x.dtype.bytes()))
+        .collect();
+    let data = bytes
+        .chunks_exact(dtype.bytes())
+        .map(|chunk| {
+            let mut bits = [0; 8];
+            bits[..chunk.len()].copy_from_slice(chunk);
+            scalar::from_bits(u64::from_le_bytes(bits), dtype)
+        })
+        .collect();
+    Ok(vec![HostTensor { dtype, shape: e.shape(0)?, data }])
 }
 
 /// For each dimension of the result, the operand's.

@@ -117,8 +117,8 @@ fn float(dtype: DType, value: f64) -> Result<Scalar, Fault> {
 impl Accepts {
     fn check(self, call: &Call, dtype: DType) -> Result<(), InferError> {
         let (fits, expected) = match self {
-            Accepts::All => (!dtype.is_complex(), "real numbers and truth values"),
-            Accepts::Numbers => (dtype.is_float() || dtype.is_int(), "numbers"),
+            Accepts::All => (true, "all types"),
+            Accepts::Numbers => (dtype != DType::Bool, "numbers"),
             Accepts::Floats => (dtype.is_float(), "floats"),
             Accepts::IntegersAndBools => {
                 (dtype.is_int() || dtype == DType::Bool, "integers and truth values")
@@ -172,6 +172,12 @@ impl Pointwise {
     fn result_dtype(&self, call: &Call, common: DType) -> Result<DType, InferError> {
         match self.types {
             Types::Test => Ok(DType::Bool),
+            // The absolute value of a complex number is real.
+            Types::Promote if matches!(self.formula, Formula::Unary(UnaryOp::Abs)) => Ok(match common {
+                DType::C64 => DType::F32,
+                DType::C128 => DType::F64,
+                real => real,
+            }),
             Types::Named(position, name) => Ok(call.opt_dtype(position, name)?.unwrap_or(common)),
             _ => Ok(common),
         }
@@ -194,6 +200,9 @@ impl Pointwise {
         let operands = self.operands(&e.call)?;
         let common = self.common_type(&e.call, &operands)?;
         let dtype = self.result_dtype(&e.call, common)?;
+        if common.is_complex() || dtype.is_complex() {
+            return Err(Fault::Value("complex numbers can't be interpreted".to_owned()));
+        }
         let shape = e.shape(0)?;
         let sources = operands
             .iter()
