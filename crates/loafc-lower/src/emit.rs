@@ -256,20 +256,11 @@ impl<'a> Emitter<'a> {
     }
 
     fn in_range(&mut self, index: Index, low: Size, high: Size) -> ValueId {
-        if let Some((least, most)) = self.bounds(&index)
-            && let (Some(above_low), Some(below_high)) =
-                ((least - low).as_const(), (high - Size::ONE - most).as_const())
-            && above_low >= 0
-            && below_high >= 0
-        {
-            return self.constant(Scalar::Bool(true), DType::Bool);
+        let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
+        match decided_range(&index, low, high, &extents) {
+            Some(decided) => self.constant(Scalar::Bool(decided), DType::Bool),
+            None => self.push(Op::InRange { index, low, high }),
         }
-        if let (Some(at), Some(low), Some(high)) =
-            (index.as_constant().and_then(Size::as_const), low.as_const(), high.as_const())
-        {
-            return self.constant(Scalar::Bool(low <= at && at < high), DType::Bool);
-        }
-        self.push(Op::InRange { index, low, high })
     }
 
     /// The index that an i64 value is, if it is one.
@@ -335,28 +326,11 @@ impl<'a> Emitter<'a> {
                     BinaryOp::Ge => (zero, most + one),
                     _ => (zero, one),
                 };
-                return Some(self.in_range_of_difference(difference, low, high, least, most));
+                return Some(self.in_range(difference, low, high));
             }
             _ => return None,
         };
         Some(self.index_value(index))
-    }
-
-    /// A range test with the bounds of the index known: decided where they decide it.
-    fn in_range_of_difference(
-        &mut self,
-        index: Index,
-        low: Size,
-        high: Size,
-        least: Size,
-        most: Size,
-    ) -> ValueId {
-        let negative = |s: Size| s.as_const().is_some_and(|c| c < 0);
-        // Empty range, or wholly outside of it.
-        if negative(high - Size::ONE - least) || negative(most - low) {
-            return self.constant(Scalar::Bool(false), DType::Bool);
-        }
-        self.in_range(index, low, high)
     }
 }
 
@@ -364,9 +338,111 @@ fn divides(op: BinaryOp) -> bool {
     matches!(op, BinaryOp::FloorDiv | BinaryOp::TruncDiv | BinaryOp::Remainder | BinaryOp::Fmod)
 }
 
-/// Drops operations that nothing uses and joins equal ones. Loads may only be joined while no store stands
-/// between them, which holds for all nests of the lowering: they load first and store last.
-pub(crate) fn tidy(body: &Body) -> Body {
+/// Decides what the loops decide, drops operations that nothing uses and joins equal ones. Loads may only be
+/// joined while no store stands between them, which holds for all nests of the lowering: they load first and
+/// store last.
+pub(crate) fn tidy(nest: &LoopNest) -> Body {
+    let simplified = share(nest, &nest.body);
+    // Deciding a test can leave what only the other case used.
+    drop_unused(&simplified)
+}
+
+fn share(nest: &LoopNest, body: &Body) -> Body {
+    let mut shared = Body::default();
+    let mut known: FxHashMap<Op, ValueId> = FxHashMap::default();
+    let mut renamed: Vec<ValueId> = Vec::with_capacity(body.ops.len());
+    for op in &body.ops {
+        let op = rename(op, &renamed);
+        let op = match decide(nest, &shared, op) {
+            Decided::Value(value) => {
+                renamed.push(value);
+                continue;
+            }
+            Decided::Op(op) => op,
+        };
+        let value = match known.get(&op) {
+            Some(value) if !matches!(op, Op::Store { .. }) => *value,
+            _ => {
+                let value = shared.push(op.clone());
+                known.insert(op, value);
+                value
+            }
+        };
+        renamed.push(value);
+    }
+    shared
+}
+
+/// An operation after its known operands have been looked at.
+enum Decided {
+    /// It is this value.
+    Value(ValueId),
+    /// It is this operation.
+    Op(Op),
+}
+
+fn decide(nest: &LoopNest, body: &Body, op: Op) -> Decided {
+    let truth = |v: ValueId| match body.op(v) {
+        Op::Const(Scalar::Bool(b), DType::Bool) => Some(*b),
+        _ => None,
+    };
+    let constant = |b: bool| Decided::Op(Op::Const(Scalar::Bool(b), DType::Bool));
+    match op {
+        Op::InRange { ref index, low, high } => match decided_range(index, low, high, &|v| nest.extent(v)) {
+            Some(b) => constant(b),
+            None => Decided::Op(op),
+        },
+        Op::Binary(BinaryOp::And, a, b) => match (truth(a), truth(b)) {
+            (Some(true), _) => Decided::Value(b),
+            (_, Some(true)) => Decided::Value(a),
+            (Some(false), _) | (_, Some(false)) => constant(false),
+            _ if a == b => Decided::Value(a),
+            _ => Decided::Op(op),
+        },
+        Op::Binary(BinaryOp::Or, a, b) => match (truth(a), truth(b)) {
+            (Some(false), _) => Decided::Value(b),
+            (_, Some(false)) => Decided::Value(a),
+            (Some(true), _) | (_, Some(true)) => constant(true),
+            _ => Decided::Op(op),
+        },
+        Op::Unary(UnaryOp::Not, a) => match truth(a) {
+            Some(b) => constant(!b),
+            None => Decided::Op(op),
+        },
+        Op::Where(c, a, b) => match truth(c) {
+            Some(true) => Decided::Value(a),
+            Some(false) => Decided::Value(b),
+            None => Decided::Op(op),
+        },
+        Op::Load { buffer, index, guard: Some(g) } if truth(g) == Some(true) => {
+            Decided::Op(Op::Load { buffer, index, guard: None })
+        }
+        Op::Store { buffer, index, value, guard: Some(g), mode } if truth(g) == Some(true) => {
+            Decided::Op(Op::Store { buffer, index, value, guard: None, mode })
+        }
+        op => Decided::Op(op),
+    }
+}
+
+/// Whether an index lies in `low..high` for all iterations, or for none; `None` where that depends.
+fn decided_range(
+    index: &Index,
+    low: Size,
+    high: Size,
+    extents: &dyn Fn(LoopVar) -> Option<Size>,
+) -> Option<bool> {
+    let (least, most) = index.bounds(extents)?;
+    let known = |s: Size| s.as_const();
+    if known(least - low).is_some_and(|d| d >= 0) && known(high - most).is_some_and(|d| d > 0) {
+        return Some(true);
+    }
+    if known(most - low).is_some_and(|d| d < 0) || known(high - least).is_some_and(|d| d <= 0) {
+        return Some(false);
+    }
+    None
+}
+
+fn drop_unused(body: &Body) -> Body {
     let mut used = vec![false; body.ops.len()];
     for (k, op) in body.ops.iter().enumerate().rev() {
         if matches!(op, Op::Store { .. } | Op::Check(..)) {
@@ -376,24 +452,14 @@ pub(crate) fn tidy(body: &Body) -> Body {
             op.for_each_operand(&mut |v| used[v.0 as usize] = true);
         }
     }
-    let mut tidied = Body::default();
-    let mut known: FxHashMap<Op, ValueId> = FxHashMap::default();
+    let mut kept = Body::default();
     let mut renamed = vec![ValueId(0); body.ops.len()];
     for (k, op) in body.ops.iter().enumerate() {
-        if !used[k] {
-            continue;
+        if used[k] {
+            renamed[k] = kept.push(rename(op, &renamed));
         }
-        let op = rename(op, &renamed);
-        renamed[k] = match known.get(&op) {
-            Some(value) if !matches!(op, Op::Store { .. }) => *value,
-            _ => {
-                let value = tidied.push(op.clone());
-                known.insert(op, value);
-                value
-            }
-        };
     }
-    tidied
+    kept
 }
 
 fn rename(op: &Op, names: &[ValueId]) -> Op {

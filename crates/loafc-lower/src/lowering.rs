@@ -797,9 +797,9 @@ impl<'g> Lowering<'g> {
         if nest.loops.iter().any(|l| l.kind == LoopKind::Parallel && l.extent.is(0)) {
             return;
         }
-        nest.body = tidy(&nest.body);
+        nest.body = tidy(&nest);
         canonicalize(&mut nest);
-        nest.body = tidy(&nest.body);
+        nest.body = tidy(&nest);
         nest.name = self.nest_name(&origins, &nest.body);
         nest.origins = self.source_lines(&origins);
         self.program.steps.push(Step::Nest(nest));

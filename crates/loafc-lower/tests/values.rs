@@ -377,7 +377,6 @@ fn scattering() {
     one("%x: f32[5], %idx5: i64[9], %y: f32[9]", "aten.scatter_reduce.two(%x, 0, %idx5, %y, \"amax\")");
     one("%x: f32[5, 3], %neg5: i64[4], %y: f32[4, 3]", "aten.index_put.default(%x, [%neg5], %y, true)");
     one("%x: f32[5, 3], %m: b8[5, 3]", "aten.masked_fill.Scalar(%x, %m, 2.0)");
-    one("%x: f32[5, 3], %m: b8[5], %v: f32[]", "aten.index_put.default(%x, [%m], %v)");
     one(
         "%x: f32[5, 3], %m: b8[4, 1], %neg5: i64[4], %y: f32[4, 3]",
         "aten._unsafe_masked_index_put_accumulate.default(%x, %m, [%neg5], %y)",
@@ -443,6 +442,57 @@ fn gradients_of_activations() {
     one("%g: f32[9], %x: f32[9]", "aten.leaky_relu_backward.default(%g, %x, 0.1, false)");
     one("%g: f32[9], %x: f32[9]", "aten.hardtanh_backward.default(%g, %x, -1.0, 1.0)");
     one("%g: f32[9], %x: f32[9]", "aten.gelu_backward.default(%g, %x, approximate=\"tanh\")");
+}
+
+#[test]
+fn pooling() {
+    for x in ["%x: f32[2, 3, 8, 8]", "%x: f32[2, 3, 8, 8] strides [192, 1, 24, 3]", "%x: bf16[3, 7, 8]"] {
+        for args in [
+            "[2, 2], [2, 2]",
+            "[3, 3], [2, 2], [1, 1]",
+            "[3, 3], [1, 1], [1, 1], [2, 2]",
+            "[3, 2], [2, 3], [0, 1], [1, 1], true",
+        ] {
+            two(x, &format!("aten.max_pool2d_with_indices.default(%x, {args})"));
+            two(x, &format!("prims._low_memory_max_pool_with_offsets.default(%x, {})", full_arguments(args)));
+        }
+        for args in [
+            "[2, 2], [2, 2]",
+            "[3, 3], [2, 2], [1, 1]",
+            "[3, 3], [2, 2], [1, 1], true, false",
+            "[6, 6], [1, 1]",
+            "[2, 2], [3, 3]",
+        ] {
+            one(x, &format!("aten.avg_pool2d.default(%x, {args})"));
+        }
+    }
+    check_nests(
+        "graph @max_training(%x: f32[2, 3, 8, 8], %g: f32[2, 3, 4, 4]) {
+           %y, %o = prims._low_memory_max_pool_with_offsets.default(%x, [3, 3], [2, 2], [1, 1], [1, 1], false)
+           %i = prims._low_memory_max_pool_offsets_to_indices.default(%o, [3, 3], [8, 8], [2, 2], [1, 1], [1, 1])
+           %r = aten.max_pool2d_with_indices_backward.default(%g, %x, [3, 3], [2, 2], [1, 1], [1, 1], false, %i)
+           return %y, %i, %r
+         }",
+    );
+    one(
+        "%g: f32[2, 3, 4, 4], %x: f32[2, 3, 8, 8]",
+        "aten.avg_pool2d_backward.default(%g, %x, [2, 2], [2, 2], [0, 0], false, true, none)",
+    );
+    one(
+        "%g: f32[2, 3, 4, 4], %x: f32[2, 3, 8, 8]",
+        "aten.avg_pool2d_backward.default(%g, %x, [3, 3], [2, 2], [1, 1], false, false, none)",
+    );
+    one("%x: f32[2, 3, 6, 4]", "aten._adaptive_avg_pool2d.default(%x, [2, 2])");
+    one("%x: f32[2, 3, 1, 1]", "aten._adaptive_avg_pool2d.default(%x, [6, 6])");
+    one("%g: f32[2, 3, 2, 2], %x: f32[2, 3, 4, 6]", "aten._adaptive_avg_pool2d_backward.default(%g, %x)");
+    one("%x: f32[2, 3, 2, 2]", "aten.upsample_nearest2d.default(%x, [4, 6])");
+}
+
+/// All five arguments of a maximum pooling.
+fn full_arguments(args: &str) -> String {
+    let given = args.matches('[').count();
+    let rest = ["", "", ", [0, 0], [1, 1], false", ", [1, 1], false", ", false"];
+    if args.ends_with("true") { args.to_owned() } else { format!("{args}{}", rest[given]) }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod foreach;
 mod indexing;
 mod norm;
 mod pointwise;
+mod pool;
 mod reduction;
 mod scatter;
 mod view;
@@ -22,6 +23,7 @@ pub(crate) static FAMILIES: &[&[Entry]] = &[
     indexing::TABLE,
     norm::TABLE,
     pointwise::TABLE,
+    pool::TABLE,
     reduction::TABLE,
     scatter::TABLE,
     view::TABLE,
