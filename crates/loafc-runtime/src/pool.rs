@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn classes_grow_without_gaps() {
         let first = class_of(0).unwrap().0;
-        for c in first..CLASSES - 1 {
+        for c in (first..CLASSES - 1).take_while(|c| class_bytes(c + 1) <= 1 << 47) {
             assert_eq!(class_of(class_bytes(c)), Some((c, class_bytes(c))));
             assert_eq!(class_of(class_bytes(c) + 1).unwrap().0, c + 1);
         }

@@ -1,0 +1,131 @@
+//! What can be given on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use loafc::Level;
+
+/// A fusing tensor compiler: fuse first, reorder loops after.
+#[derive(Parser, Debug)]
+#[command(name = "loafc", version)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Show the kernels of a program and why loops were or were not fused.
+    Explain(Explain),
+    /// Run a program on given or random inputs.
+    Run(Run),
+    /// Measure how long a program takes.
+    Bench(Bench),
+}
+
+/// A program and how it is compiled.
+#[derive(Args, Debug)]
+pub struct Source {
+    /// The program, a `.loaf` file; `-` reads standard input.
+    pub file: PathBuf,
+    /// Set an option of the compiler, NAME=VALUE.
+    #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
+    pub options: Vec<String>,
+    /// Leave out the final round, which reorders loops.
+    #[arg(long)]
+    pub no_final_round: bool,
+    /// Stop after this many fusions, to bisect a wrong result.
+    #[arg(long, value_name = "N")]
+    pub stop_after_fusion: Option<usize>,
+}
+
+/// What a program is run on.
+#[derive(Args, Debug)]
+pub struct Inputs {
+    /// Take an input from a `.npy` file; inputs that are not given are random.
+    #[arg(short, long = "input", value_name = "NAME=FILE.npy")]
+    pub inputs: Vec<String>,
+    /// Give a size symbol its value; otherwise its hint counts.
+    #[arg(short, long = "size", value_name = "SYMBOL=N")]
+    pub sizes: Vec<String>,
+    /// Seed of the random inputs.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// `loafc explain`
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// The program.
+    #[command(flatten)]
+    pub source: Source,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page to this file.
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+}
+
+/// `loafc run`
+#[derive(Args, Debug)]
+pub struct Run {
+    /// The program.
+    #[command(flatten)]
+    pub source: Source,
+    /// Its inputs.
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// Write results and changed inputs to this folder, as `.npy` files.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Compare with the interpreter of tensor programs; fail if results differ.
+    #[arg(long)]
+    pub check: bool,
+    /// Which form of the program runs.
+    #[arg(long, value_enum, default_value_t = LevelName::Native)]
+    pub level: LevelName,
+}
+
+/// `loafc bench`
+#[derive(Args, Debug)]
+pub struct Bench {
+    /// The program.
+    #[command(flatten)]
+    pub source: Source,
+    /// Its inputs.
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// How long to measure.
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
+}
+
+/// A form that a program takes on its way.
+#[derive(ValueEnum, Copy, Clone, Debug, PartialEq, Eq)]
+pub enum LevelName {
+    /// The tensor program, interpreted.
+    Graph,
+    /// Loop nests, interpreted.
+    Nest,
+    /// Fused groups, interpreted.
+    Group,
+    /// Loop trees, interpreted.
+    LoopTree,
+    /// Machine code.
+    Native,
+}
+
+impl From<LevelName> for Level {
+    fn from(name: LevelName) -> Level {
+        match name {
+            LevelName::Graph => Level::Graph,
+            LevelName::Nest => Level::Nest,
+            LevelName::Group => Level::Group,
+            LevelName::LoopTree => Level::LoopTree,
+            LevelName::Native => Level::Native,
+        }
+    }
+}

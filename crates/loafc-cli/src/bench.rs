@@ -1,0 +1,60 @@
+//! `loafc bench`: how long a program takes, and how much of the memory's speed it reaches.
+
+use std::time::{Duration, Instant};
+
+use crate::args::Bench;
+use crate::failure::{Outcome, fail, told};
+use crate::inputs;
+use crate::load::load;
+
+/// Runs before measuring: caches and the pool of memory fill.
+const WARM_UP: usize = 3;
+/// Runs that are measured at least, however long they take.
+const FEWEST_RUNS: usize = 5;
+
+/// The text to print.
+pub fn bench(command: &Bench) -> Outcome<String> {
+    if !(command.seconds > 0.0 && command.seconds <= 3600.0) {
+        return fail(format!("--seconds {}: expected more than 0, at most 3600", command.seconds));
+    }
+    let (graph, compiler) = load(&command.source)?;
+    let mut inputs = inputs::inputs(&graph, &command.inputs)?;
+    let program = told(compiler.compile(graph))?;
+    for _ in 0..WARM_UP {
+        told(program.run_in_place(&mut inputs))?;
+    }
+    let limit = Duration::from_secs_f64(command.seconds);
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    while times.len() < FEWEST_RUNS || begin.elapsed() < limit {
+        let start = Instant::now();
+        told(program.run_in_place(&mut inputs))?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let (median, fastest) = (times[times.len() / 2], times[0]);
+    let report = program.report();
+    let gigabytes = report.bytes_accessed as f64 / 1e9;
+    Ok(format!(
+        "{}: {} kernels, {} extern calls, compiled in {:.1} ms\n\
+         {} runs: median {}, fastest {}\n\
+         {:.3} GB accessed a run (sizes by their hints), {:.1} GB/s\n",
+        report.program,
+        report.kernels.len(),
+        report.extern_calls.len(),
+        1e3 * report.compile_seconds.total(),
+        times.len(),
+        time_text(median),
+        time_text(fastest),
+        gigabytes,
+        gigabytes / median
+    ))
+}
+
+fn time_text(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} µs", 1e6 * s),
+        s if s < 1.0 => format!("{:.2} ms", 1e3 * s),
+        s => format!("{s:.2} s"),
+    }
+}

@@ -1,0 +1,55 @@
+//! Reads programs and options.
+
+use std::io::Read;
+
+use loafc::{Compiler, Graph, Options};
+
+use crate::args::Source;
+use crate::failure::{Failure, Outcome, fail, told, while_doing};
+
+/// Reads the program of a command, and makes the compiler for it.
+pub fn load(source: &Source) -> Outcome<(Graph, Compiler)> {
+    let mut options = told(Options::from_env())?;
+    for setting in &source.options {
+        let (name, value) = pair("--option", setting, "NAME=VALUE")?;
+        told(options.set(name, value))?;
+    }
+    if source.no_final_round {
+        options.loop_ordering_after_fusion = false;
+    }
+    if source.stop_after_fusion.is_some() {
+        options.stop_after_fusion = source.stop_after_fusion;
+    }
+    Ok((read_program(source)?, Compiler::new(options)))
+}
+
+fn read_program(source: &Source) -> Outcome<Graph> {
+    let from_stdin = source.file.as_os_str() == "-";
+    let name = if from_stdin { "<stdin>".to_owned() } else { source.file.display().to_string() };
+    let bytes = if from_stdin {
+        let mut bytes = Vec::new();
+        while_doing(&name, std::io::stdin().lock().read_to_end(&mut bytes))?;
+        bytes
+    } else {
+        while_doing(&name, std::fs::read(&source.file))?
+    };
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            return Err(Box::new(
+                Failure::new(format!("{name}: not a text file: byte {at} is not UTF-8"))
+                    .help("a program is text, see `loafc explain --help`"),
+            ));
+        }
+    };
+    loafc::parse(&text, &name).map_err(|error| Box::new(Failure::in_text(error, text)))
+}
+
+/// Splits `name=value`.
+pub fn pair<'a>(flag: &str, text: &'a str, form: &str) -> Outcome<(&'a str, &'a str)> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name, value)),
+        _ => fail(format!("{flag} {text}: expected {form}")),
+    }
+}

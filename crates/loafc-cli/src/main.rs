@@ -1,0 +1,57 @@
+//! The command line: `loafc explain`, `run` and `bench` on `.loaf` files. It reads, calls the library and prints;
+//! it decides nothing about a program.
+
+mod args;
+mod bench;
+mod check;
+mod explain;
+mod failure;
+mod inputs;
+mod load;
+mod run;
+mod show;
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Arguments, Command};
+use crate::failure::Failure;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if std::env::var_os("RUST_BACKTRACE").is_none() {
+        // A panic is told below, as an error of the compiler.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| match &arguments.command {
+        Command::Explain(command) => explain::explain(command),
+        Command::Run(command) => run::run(command),
+        Command::Bench(command) => bench::bench(command),
+    }));
+    let failure = match result {
+        Ok(Ok(text)) => match print(&text) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(failure) => failure,
+        },
+        Ok(Err(failure)) => *failure,
+        Err(_) => Failure::new("internal error: the compiler panicked").help(
+            "please report it with the program's text; RUST_BACKTRACE=1 shows where",
+        ),
+    };
+    eprintln!("{:?}", miette::Report::new(failure));
+    ExitCode::FAILURE
+}
+
+/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("standard output can't be written: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,316 @@
+//! What a user can set, by name. Names are TorchInductor's where they mean the same; the command line, Python and
+//! the environment all go through the one table here.
+
+use std::path::PathBuf;
+
+use loafc_codegen::kernel::CodegenOptions;
+use loafc_fuse::FuseOptions;
+
+/// Settings of a compilation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether the final round runs: fusions that need another loop order.
+    pub loop_ordering_after_fusion: bool,
+    /// Whether reductions over different loops may share one pass through partial results.
+    pub mixed_reduction_orders: bool,
+    /// Most loop nests in one kernel.
+    pub max_fusion_size: usize,
+    /// Fusions that save fewer bytes than this are not made.
+    pub score_fusion_memory_threshold: i64,
+    /// Stop after this many fusions, to bisect a wrong result.
+    pub stop_after_fusion: Option<usize>,
+    /// Take candidates in random order from this seed, to test that results stay right whatever is fused first.
+    pub fusion_chaos_seed: Option<u64>,
+    /// Threads that run kernels; 0 for as many as the machine runs at once. Inside PyTorch its number of threads
+    /// counts instead.
+    pub threads: usize,
+    /// Threads that compile kernels; 0 for as many as the machine runs at once.
+    pub compile_threads: usize,
+    /// Width of vector registers to use, in bits; `None` for the widest of this machine.
+    pub vector_bits: Option<u32>,
+    /// Whether a front end runs a program in its own way when it can't be compiled.
+    pub fallback: bool,
+    /// Whether each pass's result is verified. Costs compile time; on in debug builds.
+    pub verify: bool,
+    /// Folder into which each program's text, report and kernels are written.
+    pub debug_dir: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let fuse = FuseOptions::default();
+        Options {
+            loop_ordering_after_fusion: fuse.loop_ordering_after_fusion,
+            mixed_reduction_orders: fuse.mixed_reduction_orders,
+            max_fusion_size: fuse.max_fusion_size,
+            score_fusion_memory_threshold: fuse.score_fusion_memory_threshold,
+            stop_after_fusion: fuse.stop_after_fusion,
+            fusion_chaos_seed: fuse.fusion_chaos_seed,
+            threads: 0,
+            compile_threads: 0,
+            vector_bits: None,
+            fallback: true,
+            verify: cfg!(debug_assertions),
+            debug_dir: None,
+        }
+    }
+}
+
+/// An option can't be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// There is no option of this name.
+    #[error("unknown option `{name}`{}; known options are {}", suggestion(.name), known_names())]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The value is not of the kind that the option takes.
+    #[error("option `{name}`: expected {expected}, got `{value}`")]
+    Value {
+        /// The option.
+        name: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// A variable of the environment holds a bad value.
+    #[error("environment variable {variable}: {source}")]
+    Environment {
+        /// The variable.
+        variable: String,
+        /// What is wrong.
+        source: Box<OptionError>,
+    },
+}
+
+/// One option as front ends list it.
+pub struct OptionInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What it takes, in words.
+    pub expected: &'static str,
+    set: fn(&mut Options, &str) -> Option<()>,
+    get: fn(&Options) -> String,
+}
+
+const BOOL: &str = "true or false";
+const COUNT: &str = "a whole number, 0 or more";
+const OPTIONAL_COUNT: &str = "a whole number, 0 or more, or none";
+
+fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "1" | "on" | "yes" => Some(true),
+        "false" | "0" | "off" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+fn optional<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
+    if text.eq_ignore_ascii_case("none") { Some(None) } else { text.parse().ok().map(Some) }
+}
+
+fn text_of<T: ToString>(value: &Option<T>) -> String {
+    value.as_ref().map_or_else(|| "none".to_owned(), T::to_string)
+}
+
+macro_rules! option {
+    ($name:ident, $expected:expr, $parse:expr, $show:expr) => {
+        OptionInfo {
+            name: stringify!($name),
+            expected: $expected,
+            set: |options, text| {
+                options.$name = $parse(text)?;
+                Some(())
+            },
+            get: |options| $show(&options.$name),
+        }
+    };
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+fn vector_width(text: &str) -> Option<Option<u32>> {
+    optional::<u32>(text).filter(|bits| bits.is_none_or(|b| matches!(b, 128 | 256 | 512)))
+}
+
+fn folder(text: &str) -> Option<Option<PathBuf>> {
+    Some((!text.is_empty() && !text.eq_ignore_ascii_case("none")).then(|| PathBuf::from(text)))
+}
+
+static TABLE: [OptionInfo; 12] = [
+    option!(loop_ordering_after_fusion, BOOL, boolean, bool::to_string),
+    option!(mixed_reduction_orders, BOOL, boolean, bool::to_string),
+    option!(max_fusion_size, COUNT, number, usize::to_string),
+    option!(score_fusion_memory_threshold, "a whole number of bytes", number, i64::to_string),
+    option!(stop_after_fusion, OPTIONAL_COUNT, optional, text_of),
+    option!(fusion_chaos_seed, OPTIONAL_COUNT, optional, text_of),
+    option!(threads, COUNT, number, usize::to_string),
+    option!(compile_threads, COUNT, number, usize::to_string),
+    option!(vector_bits, "128, 256, 512 or none", vector_width, text_of),
+    option!(fallback, BOOL, boolean, bool::to_string),
+    option!(verify, BOOL, boolean, bool::to_string),
+    option!(debug_dir, "a folder or none", folder, |dir: &Option<PathBuf>| dir
+        .as_ref()
+        .map_or_else(|| "none".to_owned(), |d| d.display().to_string())),
+];
+
+fn known_names() -> String {
+    TABLE.iter().map(|o| o.name).collect::<Vec<_>>().join(", ")
+}
+
+/// `, did you mean …?` for a name that is close to a known one.
+fn suggestion(name: &str) -> String {
+    let distance = |o: &OptionInfo| (edit_distance(name, o.name), o.name);
+    match TABLE.iter().map(distance).min() {
+        Some((distance, known)) if distance <= known.len() / 3 => format!(", did you mean `{known}`?"),
+        _ => String::new(),
+    }
+}
+
+/// Fewest characters to insert, remove or replace to get from one text to the other.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+impl Options {
+    /// All options, in the order in which they are listed.
+    pub fn known() -> &'static [OptionInfo] {
+        &TABLE
+    }
+
+    /// Sets the option of this name from text; `-` in the name counts as `_`.
+    ///
+    /// # Errors
+    /// When there is no such option, or the text is not of its kind.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), OptionError> {
+        let plain = name.replace('-', "_");
+        let Some(option) = TABLE.iter().find(|o| o.name == plain) else {
+            return Err(OptionError::Unknown { name: name.to_owned() });
+        };
+        (option.set)(self, text.trim()).ok_or_else(|| OptionError::Value {
+            name: option.name,
+            expected: option.expected,
+            value: text.to_owned(),
+        })
+    }
+
+    /// The value of the option of this name, as text that [`Options::set`] reads.
+    pub fn get(&self, name: &str) -> Option<String> {
+        TABLE.iter().find(|o| o.name == name).map(|o| (o.get)(self))
+    }
+
+    /// The defaults, changed by those of the variables `LOAFC_<NAME OF THE OPTION>` that are set.
+    ///
+    /// # Errors
+    /// When a variable's value is not of its option's kind.
+    pub fn from_env() -> Result<Options, OptionError> {
+        Options::from_variables(&|name| std::env::var(name).ok())
+    }
+
+    fn from_variables(read: &dyn Fn(&str) -> Option<String>) -> Result<Options, OptionError> {
+        let mut options = Options::default();
+        for option in &TABLE {
+            let variable = format!("LOAFC_{}", option.name.to_ascii_uppercase());
+            if let Some(text) = read(&variable) {
+                options
+                    .set(option.name, &text)
+                    .map_err(|e| OptionError::Environment { variable, source: Box::new(e) })?;
+            }
+        }
+        Ok(options)
+    }
+
+    /// The scheduler's part.
+    pub(crate) fn fuse(&self) -> FuseOptions {
+        FuseOptions {
+            loop_ordering_after_fusion: self.loop_ordering_after_fusion,
+            mixed_reduction_orders: self.mixed_reduction_orders,
+            max_fusion_size: self.max_fusion_size,
+            score_fusion_memory_threshold: self.score_fusion_memory_threshold,
+            stop_after_fusion: self.stop_after_fusion,
+            fusion_chaos_seed: self.fusion_chaos_seed,
+        }
+    }
+
+    /// Code generation's part.
+    pub(crate) fn codegen(&self) -> CodegenOptions {
+        CodegenOptions {
+            threads: self.compile_threads,
+            vector_bits: self.vector_bits,
+            keep_text: self.debug_dir.is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_reads_back_what_it_shows() {
+        let mut options = Options::default();
+        for option in Options::known() {
+            let shown = options.get(option.name).unwrap();
+            options.set(option.name, &shown).unwrap();
+        }
+        assert_eq!(options, Options::default());
+    }
+
+    #[test]
+    fn values_of_each_kind_are_set() {
+        let mut options = Options::default();
+        options.set("loop-ordering-after-fusion", "0").unwrap();
+        options.set("stop_after_fusion", " 3 ").unwrap();
+        options.set("fusion_chaos_seed", "none").unwrap();
+        options.set("debug_dir", "out/dir").unwrap();
+        assert!(!options.loop_ordering_after_fusion);
+        assert_eq!(options.stop_after_fusion, Some(3));
+        assert_eq!(options.debug_dir, Some(PathBuf::from("out/dir")));
+    }
+
+    #[test]
+    fn an_unknown_name_gets_the_closest_one_and_the_list() {
+        let message = Options::default().set("max_fuson_size", "3").unwrap_err().to_string();
+        assert!(message.starts_with("unknown option `max_fuson_size`, did you mean `max_fusion_size`?"), "{message}");
+        assert!(message.contains("score_fusion_memory_threshold"), "{message}");
+        let message = Options::default().set("zzz", "3").unwrap_err().to_string();
+        assert!(message.starts_with("unknown option `zzz`; known options are loop_ordering"), "{message}");
+    }
+
+    #[test]
+    fn a_bad_value_says_what_is_expected() {
+        for (name, value, expected) in [
+            ("threads", "-1", "option `threads`: expected a whole number, 0 or more, got `-1`"),
+            ("fallback", "maybe", "option `fallback`: expected true or false, got `maybe`"),
+            ("vector_bits", "100", "option `vector_bits`: expected 128, 256, 512 or none, got `100`"),
+        ] {
+            let mut options = Options::default();
+            assert_eq!(options.set(name, value).unwrap_err().to_string(), expected);
+            assert_eq!(options, Options::default());
+        }
+    }
+
+    #[test]
+    fn the_environment_sets_options_and_its_errors_name_the_variable() {
+        let read = |name: &str| (name == "LOAFC_MAX_FUSION_SIZE").then(|| "7".to_owned());
+        assert_eq!(Options::from_variables(&read).unwrap().max_fusion_size, 7);
+        let read = |name: &str| (name == "LOAFC_THREADS").then(|| "many".to_owned());
+        let message = Options::from_variables(&read).unwrap_err().to_string();
+        assert!(message.starts_with("environment variable LOAFC_THREADS: option `threads`"), "{message}");
+    }
+}
