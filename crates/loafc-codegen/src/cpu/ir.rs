@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 
+use inkwell::basic_block::BasicBlock;
 use inkwell::builder::Builder;
 use inkwell::context::Context;
 use inkwell::module::Module;
@@ -277,8 +278,11 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
 
     /// Goes on at the end of a block.
     pub fn at(&self, block: Block) {
-        // SAFETY: the block belongs to the function.
-        unsafe { LLVMPositionBuilderAtEnd(self.raw(), block.0) }
+        // SAFETY: the block belongs to the function and is not null. inkwell's builder refuses to work unless
+        // it was positioned through its own method.
+        if let Some(block) = unsafe { BasicBlock::new(block.0) } {
+            self.builder.position_at_end(block);
+        }
     }
 
     /// The block that is being built.

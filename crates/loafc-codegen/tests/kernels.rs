@@ -1,0 +1,226 @@
+//! Machine code against loop trees against groups, for kernels of all shapes.
+
+mod support;
+
+use support::check;
+
+#[test]
+fn pointwise_of_odd_sizes() {
+    for n in [0, 1, 3, 16, 17, 64, 1000, 5000] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{n}], %y: f32[{n}]) {{
+                   %a = aten.add.Tensor(%x, %y)
+                   %b = aten.mul.Tensor(%a, %x)
+                   return %b
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn pointwise_over_strides_and_broadcasts() {
+    check(
+        "graph @f(%x: f32[7, 33], %y: f32[33, 7], %z: f32[33], %w: f32[7, 1]) {
+           %t = aten.permute.default(%y, [1, 0])
+           %a = aten.add.Tensor(%x, %t)
+           %b = aten.mul.Tensor(%a, %z)
+           %c = aten.sub.Tensor(%b, %w)
+           return %c
+         }",
+        &[],
+    );
+}
+
+#[test]
+fn element_types_convert() {
+    for from in ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "b8"] {
+        for to in ["f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "b8"] {
+            check(
+                &format!(
+                    "graph @f(%x: {from}[37]) {{
+                       %a = prims.convert_element_type.default(%x, {to})
+                       return %a
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
+#[test]
+fn reductions_along_rows_and_columns() {
+    for (m, n) in [(5, 7), (3, 100), (64, 64), (1, 3000), (200, 3), (2, 40000)] {
+        for dim in ["0", "1", "-1"] {
+            for dtype in ["f32", "f64", "i64", "bf16"] {
+                check(
+                    &format!(
+                        "graph @f(%x: {dtype}[{m}, {n}]) {{
+                           %a = aten.sum.dim_IntList(%x, [{dim}], false)
+                           %b = aten.amax.default(%x, [{dim}], false)
+                           return %a, %b
+                         }}"
+                    ),
+                    &[],
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn total_reductions_are_split_and_combined() {
+    for n in [1, 17, 5000, 100_000] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{n}]) {{
+                   %a = aten.sum.default(%x)
+                   %b = aten.amax.default(%x, [], false)
+                   return %a, %b
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn softmax_over_each_dimension() {
+    for (m, n) in [(3, 50), (33, 17), (1, 20000)] {
+        for dim in [0, 1] {
+            check(
+                &format!(
+                    "graph @f(%x: f32[{m}, {n}]) {{
+                       %m = aten.amax.default(%x, [{dim}], true)
+                       %d = aten.sub.Tensor(%x, %m)
+                       %e = aten.exp.default(%d)
+                       %s = aten.sum.dim_IntList(%e, [{dim}], true)
+                       %y = aten.div.Tensor(%e, %s)
+                       return %y
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
+#[test]
+fn layer_norm() {
+    for (m, n) in [(5, 33), (2, 1024), (1, 50000)] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{m}, {n}], %w: f32[{n}], %b: f32[{n}]) {{
+                   %v, %m = aten.var_mean.correction(%x, [1], correction=0, keepdim=true)
+                   %e = aten.add.Tensor(%v, 1e-05)
+                   %r = aten.rsqrt.default(%e)
+                   %d = aten.sub.Tensor(%x, %m)
+                   %n = aten.mul.Tensor(%d, %r)
+                   %s = aten.mul.Tensor(%n, %w)
+                   %y = aten.add.Tensor(%s, %b)
+                   return %y, %m, %r
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn positions_of_extremes() {
+    for (m, n) in [(5, 33), (40, 3), (1, 40000)] {
+        for dim in [0, 1] {
+            check(
+                &format!(
+                    "graph @f(%x: f32[{m}, {n}], %k: i32[{m}, {n}]) {{
+                       %a = aten.argmax.default(%x, {dim}, false)
+                       %b = aten.argmin.default(%x, {dim}, false)
+                       %c = aten.argmax.default(%k, {dim}, false)
+                       return %a, %b, %c
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
+#[test]
+fn reductions_over_both_orders() {
+    check(
+        "graph @f(%x: f32[200, 100]) {
+           %a = aten.sum.dim_IntList(%x, [0], false)
+           %b = aten.sum.dim_IntList(%x, [1], false)
+           return %a, %b
+         }",
+        &[],
+    );
+}
+
+#[test]
+fn sizes_known_only_at_run_time() {
+    for (a, b) in [(1, 1), (3, 50), (17, 64), (1, 30000), (0, 5), (5, 0)] {
+        check(
+            "size s0 = 64
+             size s1 = 512
+             graph @f(%x: f32[s0, s1], %y: f32[s1]) {
+               %m = aten.mul.Tensor(%x, %y)
+               %s = aten.sum.dim_IntList(%m, [1], true)
+               %c = aten.sum.dim_IntList(%m, [0], false)
+               %z = aten.sub.Tensor(%m, %s)
+               return %z, %c
+             }",
+            &[("s0", a), ("s1", b)],
+        );
+    }
+}
+
+#[test]
+fn gathers_and_embeddings() {
+    check(
+        "graph @f(%w: f32[10, 33], %i: i64[7]) {
+           %p = aten.abs.default(%i)
+           %e = aten.embedding.default(%w, %p)
+           %y = aten.mul.Tensor(%e, 2.0)
+           return %y
+         }",
+        &[],
+    );
+}
+
+#[test]
+fn concatenation_and_padding() {
+    check(
+        "graph @f(%x: f32[5, 20], %y: f32[5, 13]) {
+           %c = aten.cat.default([%x, %y], 1)
+           %d = aten.cat.default([%x, %x], 0)
+           %p = aten.constant_pad_nd.default(%y, [2, 3], 1.5)
+           return %c, %d, %p
+         }",
+        &[],
+    );
+}
+
+#[test]
+fn integer_operations() {
+    for dtype in ["i64", "i32", "i16", "i8", "u8"] {
+        check(
+            &format!(
+                "graph @f(%x: {dtype}[50], %y: {dtype}[50]) {{
+                   %o = aten.bitwise_or.Scalar(%y, 1)
+                   %a = aten.div.Tensor_mode(%x, %o, rounding_mode=\"floor\")
+                   %b = aten.remainder.Tensor(%x, %o)
+                   %c = aten.fmod.Tensor(%x, %o)
+                   %d = aten.maximum.default(%x, %y)
+                   %e = aten.bitwise_xor.Tensor(%x, %y)
+                   %g = aten.mul.Tensor(%x, %y)
+                   return %a, %b, %c, %d, %e, %g
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
