@@ -405,6 +405,10 @@ fn decide(nest: &LoopNest, body: &Body, op: Op) -> Decided {
             (Some(true), _) | (_, Some(true)) => constant(true),
             _ => Decided::Op(op),
         },
+        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, b, 1) => Decided::Value(a),
+        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, a, 1) => Decided::Value(b),
+        Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if is_int(body, b, 0) => Decided::Value(a),
+        Op::Binary(BinaryOp::Add, a, b) if is_int(body, a, 0) => Decided::Value(b),
         Op::Unary(UnaryOp::Not, a) => match truth(a) {
             Some(b) => constant(!b),
             None => Decided::Op(op),
@@ -422,6 +426,11 @@ fn decide(nest: &LoopNest, body: &Body, op: Op) -> Decided {
         }
         op => Decided::Op(op),
     }
+}
+
+/// Whether a value is this integer constant. Floats are left alone: adding zero changes the sign of -0.0.
+fn is_int(body: &Body, value: ValueId, wanted: i64) -> bool {
+    matches!(body.op(value), Op::Const(Scalar::Int(v), dtype) if *v == wanted && dtype.is_int())
 }
 
 /// Whether an index lies in `low..high` for all iterations, or for none; `None` where that depends.

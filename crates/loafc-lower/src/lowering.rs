@@ -10,7 +10,7 @@ use loafc_ir::index::{Index, LoopVar};
 use loafc_ir::interp::scalar;
 use loafc_ir::nest::{
     BinaryOp, Body, Buffer, BufferId, BufferSource, ExternCall, Loop, LoopKind, LoopNest, NestProgram, Op,
-    Output, Step, StoreMode, TensorView, UnaryOp,
+    Output, Step, StoreMode, TensorView, UnaryOp, ValueId,
 };
 use loafc_ir::ops::{Call, InferError, Operand};
 use loafc_ir::size::Size;
@@ -607,9 +607,14 @@ impl<'g> Lowering<'g> {
 
     /// `a` where the condition holds; elsewhere nothing is read, and `otherwise` is the value.
     pub(crate) fn guarded(&mut self, condition: ExprId, a: ExprId, otherwise: ExprId) -> ExprId {
-        let (dtype, shape) = (self.dtype(a), self.shape(a));
-        let inside = self.make(Expr::Guarded { condition, source: a }, dtype, &shape);
+        let inside = self.only_where(condition, a);
         self.choose(condition, inside, otherwise)
+    }
+
+    /// `a` where the condition holds; elsewhere nothing is read, and the value means nothing.
+    pub(crate) fn only_where(&mut self, condition: ExprId, a: ExprId) -> ExprId {
+        let (dtype, shape) = (self.dtype(a), self.shape(a));
+        self.make(Expr::Guarded { condition, source: a }, dtype, &shape)
     }
 
     // ---- Memory ----
@@ -749,6 +754,32 @@ impl<'g> Lowering<'g> {
     fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
         self.program.buffers.push(buffer);
         BufferId(self.program.buffers.len() as u32 - 1)
+    }
+
+    /// Stores several values of one shape with one nest, because they share most of their operations.
+    pub(crate) fn realize_together(&mut self, ids: &[ExprId]) {
+        let Some(first) = ids.first() else { return };
+        let views: Vec<TensorView> = ids.iter().map(|id| self.buffer_for(*id)).collect();
+        let shape = self.shape(*first);
+        let order = self.loop_order(&shape, &views[0].strides);
+        let loops: Vec<Loop> =
+            order.iter().map(|d| Loop { extent: shape[*d], kind: LoopKind::Parallel }).collect();
+        let at = loop_coordinates(&order, &shape);
+        let mut emitter = Emitter::new(&self.arena, loops);
+        let values: Vec<ValueId> = ids.iter().map(|id| emitter.emit(*id, &at, None)).collect();
+        for (view, value) in views.iter().zip(values) {
+            emitter.store(Op::Store {
+                buffer: view.buffer,
+                index: position(view, &at),
+                value,
+                guard: None,
+                mode: StoreMode::Set,
+            });
+        }
+        self.push_nest(emitter.finish());
+        for (id, view) in ids.iter().zip(views) {
+            self.arena.set_stored(*id, view);
+        }
     }
 
     /// Emits a nest that writes each element of a value to its place in `target`, which has the same extents.

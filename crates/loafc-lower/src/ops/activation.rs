@@ -28,6 +28,9 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.hardsigmoid.default", hardsigmoid),
     compute("aten.hardswish.default", hardswish),
     compute("aten.threshold.default", threshold),
+    compute("aten.softshrink.default", softshrink),
+    compute("aten.hardshrink.default", hardshrink),
+    compute("aten.logit.default", logit),
     compute("aten.glu.default", glu),
     compute("aten.threshold_backward.default", threshold_backward),
     compute("aten.sigmoid_backward.default", sigmoid_backward),
@@ -266,6 +269,41 @@ fn threshold(cx: &mut Cx, c: &Call) -> Lowered {
     let value = cx.constant(c.scalar(2, "value")?, dtype, &shape);
     let low = cx.binary(BinaryOp::Le, a, limit);
     Ok(vec![cx.choose(low, value, a)])
+}
+
+/// Zero within `lambd` of zero; NaN stays.
+fn hardshrink(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = floats(cx, c, 0, "self")?;
+    let limit = c.float_or(1, "lambd", 0.5)?;
+    let magnitude = cx.unary(UnaryOp::Abs, a);
+    let small = compare(cx, BinaryOp::Le, magnitude, limit);
+    let zero = cx.float(0.0, a);
+    Ok(vec![cx.choose(small, zero, a)])
+}
+
+/// As `hardshrink`, with the rest moved towards zero.
+fn softshrink(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = floats(cx, c, 0, "self")?;
+    let limit = c.float_or(1, "lambd", 0.5)?;
+    let magnitude = cx.unary(UnaryOp::Abs, a);
+    let small = compare(cx, BinaryOp::Le, magnitude, limit);
+    let zero = cx.float(0.0, a);
+    let positive = compare(cx, BinaryOp::Gt, a, 0.0);
+    let lower = offset(cx, a, -limit);
+    let higher = offset(cx, a, limit);
+    let moved = cx.choose(positive, lower, higher);
+    Ok(vec![cx.choose(small, zero, moved)])
+}
+
+/// `log(a / (1 - a))`.
+fn logit(cx: &mut Cx, c: &Call) -> Lowered {
+    let mut a = floats(cx, c, 0, "self")?;
+    if let Some(eps) = c.opt_scalar(1, "eps")? {
+        a = between(cx, a, eps.to_f64(), 1.0 - eps.to_f64());
+    }
+    let rest = one_minus(cx, a);
+    let odds = cx.binary(BinaryOp::Div, a, rest);
+    Ok(vec![cx.unary(UnaryOp::Log, odds)])
 }
 
 /// The first half along a dimension times the sigmoid of the second.

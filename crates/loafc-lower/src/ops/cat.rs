@@ -80,18 +80,16 @@ fn joined(cx: &mut Cx, parts: &[Part], dim: usize) -> Lowered {
 
 /// One lazy tensor that chooses the part by the coordinate.
 fn chosen(cx: &mut Cx, parts: &[Part], dim: usize, shape: &Dims) -> Lowered {
-    let dtype = cx.dtype(parts[0].value);
     let mut result = None;
     for part in parts.iter().rev() {
         let coords = shifted(shape.len(), dim, -part.start);
         let moved = cx.view(part.value, coords, shape);
         let inside = cx.in_range(coordinate(dim), part.start, part.start + part.length, shape);
-        // The last part is what is left; guarded all the same, since its reads must stay inside of it.
-        let otherwise = match result {
-            Some(rest) => rest,
-            None => cx.constant(Scalar::Int(0), dtype, shape),
-        };
-        result = Some(cx.guarded(inside, moved, otherwise));
+        result = Some(match result {
+            Some(rest) => cx.guarded(inside, moved, rest),
+            // The last part is what is left; its reads must stay inside of it all the same.
+            None => cx.only_where(inside, moved),
+        });
     }
     Ok(result.into_iter().collect())
 }

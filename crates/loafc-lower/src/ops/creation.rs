@@ -37,6 +37,7 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.arange.start", |cx, c| range(cx, c, Some(0), None)),
     compute("aten.arange.start_step", |cx, c| range(cx, c, Some(0), Some(2))),
     compute("prims.iota.default", iota),
+    compute("aten.linspace.default", linspace),
     compute("aten.eye.default", eye),
     compute("aten.eye.m", eye),
     compute("aten.tril.default", |cx, c| triangle(cx, c, Half::Lower)),
@@ -90,6 +91,33 @@ fn steps(cx: &mut Cx, start: &Operand, step: &Operand) -> Lowered {
     let step = cx.operand(step, DType::F64, &out.shape)?;
     let travelled = cx.binary(BinaryOp::Mul, positions, step);
     let value = cx.binary(BinaryOp::Add, start, travelled);
+    Ok(vec![cx.cast(value, out.dtype)])
+}
+
+/// Steps from the nearer end, so that the last element is the end exactly.
+fn linspace(cx: &mut Cx, c: &Call) -> Lowered {
+    let out = cx.out()?;
+    let (start, end) = (c.scalar(0, "start")?.to_f64(), c.scalar(1, "end")?.to_f64());
+    let Some(count) = out.shape.first().and_then(|s| s.as_const()) else { return Err(Refusal::Extern) };
+    if count <= 1 {
+        return Ok(vec![cx.constant(Scalar::Float(start), out.dtype, &out.shape)]);
+    }
+    let last = count - 1;
+    let step = (end - start) / last as f64;
+    let fraction = |cx: &mut Cx, index: Index| {
+        let position = cx.index(index, &out.shape);
+        cx.cast(position, DType::F64)
+    };
+    let from_start = fraction(cx, coordinate(0));
+    let from_end = fraction(cx, coordinate(0).times(Size::from(-1)).shifted(Size::from(last)));
+    let step = cx.float(step, from_start);
+    let (start, end) = (cx.float(start, step), cx.float(end, step));
+    let travelled = cx.binary(BinaryOp::Mul, step, from_start);
+    let left = cx.binary(BinaryOp::Mul, step, from_end);
+    let low = cx.binary(BinaryOp::Add, start, travelled);
+    let high = cx.binary(BinaryOp::Sub, end, left);
+    let near_start = cx.in_range(coordinate(0), Size::ZERO, Size::from((last + 1) / 2), &out.shape);
+    let value = cx.choose(near_start, low, high);
     Ok(vec![cx.cast(value, out.dtype)])
 }
 

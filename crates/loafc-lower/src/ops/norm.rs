@@ -18,14 +18,17 @@ type Cx<'a> = Lowering<'a>;
 pub(super) static TABLE: &[Entry] = &[
     compute("aten._softmax.default", softmax),
     compute("aten.softmax.int", softmax),
+    compute("aten._safe_softmax.default", safe_softmax),
     compute("aten._log_softmax.default", log_softmax),
     compute("aten.log_softmax.int", log_softmax),
     compute("aten._softmax_backward_data.default", softmax_backward),
     compute("aten._log_softmax_backward_data.default", log_softmax_backward),
     compute("aten.native_layer_norm.default", layer_norm),
+    compute("aten.native_layer_norm_backward.default", layer_norm_backward),
     compute("aten.native_group_norm.default", group_norm),
     compute("aten._native_batch_norm_legit_no_training.default", batch_norm_inference),
     compute("aten._native_batch_norm_legit_functional.default", batch_norm_training),
+    compute("aten._native_batch_norm_legit.no_stats", batch_norm_no_stats),
     compute("aten.rms_norm.default", rms_norm),
 ];
 
@@ -36,7 +39,9 @@ fn input(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, R
         return Err(Refusal::Extern);
     }
     cx.store_if_dear(a);
-    let wide = cx.dtype(a).compute();
+    // A result that is wider than the arguments is computed in its own type.
+    let own = cx.dtype(a).compute();
+    let wide = if cx.out()?.dtype == DType::F64 { DType::F64 } else { own };
     Ok(cx.cast(a, wide))
 }
 
@@ -62,6 +67,27 @@ fn result_in_declared_type(cx: &mut Cx, a: ExprId) -> Lowered {
 }
 
 fn softmax(cx: &mut Cx, c: &Call) -> Lowered {
+    let share = shares(cx, c)?;
+    result_in_declared_type(cx, share)
+}
+
+/// As `softmax`; a row of nothing but -inf gives zeros.
+fn safe_softmax(cx: &mut Cx, c: &Call) -> Lowered {
+    let share = shares(cx, c)?;
+    let a = input(cx, c, 0, "self")?;
+    let dims = softmax_dims(cx, c, a, 1)?;
+    let most = reduce_keep(cx, a, &dims, ReduceOp::Max);
+    let nothing = cx.float(f64::NEG_INFINITY, most);
+    let masked = cx.binary(BinaryOp::Eq, most, nothing);
+    let shape = cx.shape(share);
+    let masked = cx.broadcast(masked, &shape);
+    let zero = cx.float(0.0, share);
+    let result = cx.choose(masked, zero, share);
+    result_in_declared_type(cx, result)
+}
+
+/// Each element's share of the sum of exponentials along a dimension.
+fn shares(cx: &mut Cx, c: &Call) -> Result<ExprId, Refusal> {
     let a = input(cx, c, 0, "self")?;
     let dims = softmax_dims(cx, c, a, 1)?;
     let most = reduce_keep(cx, a, &dims, ReduceOp::Max);
@@ -69,8 +95,7 @@ fn softmax(cx: &mut Cx, c: &Call) -> Lowered {
     let exp = cx.unary(UnaryOp::Exp, distance);
     cx.store_if_dear(exp);
     let sum = reduce_keep(cx, exp, &dims, ReduceOp::Sum);
-    let share = binary_broadcast(cx, BinaryOp::Div, exp, sum);
-    result_in_declared_type(cx, share)
+    Ok(binary_broadcast(cx, BinaryOp::Div, exp, sum))
 }
 
 fn log_softmax(cx: &mut Cx, c: &Call) -> Lowered {
@@ -184,6 +209,62 @@ fn layer_norm(cx: &mut Cx, c: &Call) -> Lowered {
     Ok(vec![declared(cx, value, 0), declared(cx, mean, 1), declared(cx, rstd, 2)])
 }
 
+/// Gradients of the input, the weight and the bias: `r·(g·w - mean(g·w) - n·mean(g·w·n))` with the normalised
+/// input n and its reciprocal deviation r, and sums of `g·n` and `g` over the rows.
+fn layer_norm_backward(cx: &mut Cx, c: &Call) -> Lowered {
+    let gradient = input(cx, c, 0, "grad_out")?;
+    let a = input(cx, c, 1, "input")?;
+    let rank = cx.shape(a).len();
+    let count = c.sizes(2, "normalized_shape")?.len();
+    if count > rank {
+        return Err(Refusal::Extern);
+    }
+    let statistic = |cx: &mut Cx, position: usize, name: &str| -> Result<ExprId, Refusal> {
+        let value = cx.tensor(c, position, name)?;
+        let value = cx.cast(value, cx.dtype(a));
+        let shape = cx.shape(a);
+        Ok(cx.broadcast(value, &shape))
+    };
+    let (mean, rstd) = (statistic(cx, 3, "mean")?, statistic(cx, 4, "rstd")?);
+    let centred = cx.binary(BinaryOp::Sub, a, mean);
+    let normal = cx.binary(BinaryOp::Mul, centred, rstd);
+    let inner: Vec<usize> = (rank - count..rank).collect();
+    let outer: Vec<usize> = (0..rank - count).collect();
+    let mut results = Vec::new();
+    if cx.result(0).is_some() {
+        let weighted = affine(cx, gradient, c.opt_tensor(5, "weight")?, None, rank - count)?;
+        let mean_over = |cx: &mut Cx, input| {
+            let reduction = Reduction { input, dims: &inner, keepdim: true, op: ReduceOp::Sum };
+            cx.reduce_to(&reduction, FinishValue::Mean)
+        };
+        let along = cx.binary(BinaryOp::Mul, weighted, normal);
+        let (total, along) = (mean_over(cx, weighted), mean_over(cx, along));
+        let part = binary_broadcast(cx, BinaryOp::Sub, weighted, total);
+        let turned = binary_broadcast(cx, BinaryOp::Mul, normal, along);
+        let part = cx.binary(BinaryOp::Sub, part, turned);
+        let value = cx.binary(BinaryOp::Mul, part, rstd);
+        results.push(declared(cx, value, 0));
+    } else {
+        results.push(gradient);
+    }
+    let product = cx.binary(BinaryOp::Mul, gradient, normal);
+    for (k, input) in [(1, product), (2, gradient)] {
+        let Some(ty) = cx.result(k) else {
+            results.push(gradient);
+            continue;
+        };
+        // The result of an output that is not wanted has no elements.
+        if ty.shape.len() != count {
+            results.push(nothing(cx, k, ty.dtype));
+            continue;
+        }
+        let reduction = Reduction { input, dims: &outer, keepdim: false, op: ReduceOp::Sum };
+        let finish = Finish { value: FinishValue::First, dtype: ty.dtype, result: Some(k) };
+        results.extend(cx.reduce(&reduction, &[finish]));
+    }
+    Ok(results)
+}
+
 fn group_norm(cx: &mut Cx, c: &Call) -> Lowered {
     let a = input(cx, c, 0, "input")?;
     let shape = cx.shape(a);
@@ -263,6 +344,21 @@ fn batch_norm_training(cx: &mut Cx, c: &Call) -> Lowered {
         declared(cx, new_mean, 3),
         declared(cx, new_variance, 4),
     ])
+}
+
+/// Results: the normalised tensor, mean and reciprocal deviation of the batch.
+fn batch_norm_no_stats(cx: &mut Cx, c: &Call) -> Lowered {
+    if !c.bool_or(3, "training", true)? {
+        return Err(Refusal::Extern);
+    }
+    let a = input(cx, c, 0, "input")?;
+    let (weight, bias) = (c.opt_tensor(1, "weight")?, c.opt_tensor(2, "bias")?);
+    let eps = c.float_or(5, "eps", 1e-5)?;
+    let dims: Vec<usize> = (0..cx.shape(a).len()).filter(|d| *d != 1).collect();
+    let (mean, _, rstd) = moments(cx, a, &dims, eps);
+    let value = normalized(cx, a, mean, rstd);
+    let value = affine(cx, value, weight, bias, 1)?;
+    Ok(vec![declared(cx, value, 0), declared(cx, mean, 1), declared(cx, rstd, 2)])
 }
 
 /// `momentum·now + (1 - momentum)·old`.

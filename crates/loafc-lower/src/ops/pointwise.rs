@@ -49,12 +49,15 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.trunc.default", |cx, c| rounding(cx, c, UnaryOp::Trunc)),
     compute("aten.fix.default", |cx, c| rounding(cx, c, UnaryOp::Trunc)),
     compute("aten.round.default", |cx, c| rounding(cx, c, UnaryOp::Round)),
+    compute("aten.round.decimals", round_decimals),
     compute("aten.frac.default", frac),
     compute("aten.square.default", square),
     compute("aten.positive.default", identity),
     compute("aten.isnan.default", |cx, c| test(cx, c, UnaryOp::IsNan)),
     compute("aten.isinf.default", |cx, c| test(cx, c, UnaryOp::IsInf)),
     compute("aten.isfinite.default", is_finite),
+    compute("aten.isposinf.default", |cx, c| is_infinity(cx, c, f64::INFINITY)),
+    compute("aten.isneginf.default", |cx, c| is_infinity(cx, c, f64::NEG_INFINITY)),
     compute("aten.signbit.default", sign_bit),
     compute("aten.logical_not.default", logical_not),
     compute("aten.bitwise_not.default", |cx, c| unary(cx, c, UnaryOp::Not)),
@@ -143,6 +146,7 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.xlogy.Scalar_Self", xlogy),
     compute("prims.convert_element_type.default", convert),
     compute("aten._to_copy.default", to_copy),
+    compute("aten.to.dtype", to_dtype),
 ];
 
 /// An argument in the type of the result, which is also the type that the operator computes in.
@@ -199,6 +203,33 @@ fn is_finite(cx: &mut Cx, c: &Call) -> Lowered {
     let infinite = cx.unary(UnaryOp::IsInf, a);
     let either = cx.binary(BinaryOp::Or, nan, infinite);
     Ok(vec![cx.unary(UnaryOp::Not, either)])
+}
+
+fn is_infinity(cx: &mut Cx, c: &Call, infinity: f64) -> Lowered {
+    let a = cx.tensor(c, 0, "self")?;
+    if !cx.dtype(a).is_float() {
+        let shape = cx.shape(a);
+        return Ok(vec![cx.constant(Scalar::Bool(false), DType::Bool, &shape)]);
+    }
+    let infinity = cx.float(infinity, a);
+    Ok(vec![cx.binary(BinaryOp::Eq, a, infinity)])
+}
+
+fn round_decimals(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = argument(cx, c, 0, "self")?;
+    let decimals = c.int_or(loafc_ir::ops::call::KEYWORD, "decimals", 0)?;
+    if !cx.dtype(a).is_float() || decimals.abs() > 30 {
+        return Err(Refusal::Extern);
+    }
+    // Powers of ten below one are not exact; dividing by those above one is.
+    let power = cx.float(10f64.powi(decimals.unsigned_abs() as i32), a);
+    let (there, back) = match decimals {
+        0.. => (BinaryOp::Mul, BinaryOp::Div),
+        _ => (BinaryOp::Div, BinaryOp::Mul),
+    };
+    let scaled = cx.binary(there, a, power);
+    let rounded = cx.unary(UnaryOp::Round, scaled);
+    Ok(vec![cx.binary(back, rounded, power)])
 }
 
 fn sign_bit(cx: &mut Cx, c: &Call) -> Lowered {
@@ -516,6 +547,14 @@ fn to_copy(cx: &mut Cx, c: &Call) -> Lowered {
     }
     let a = cx.value(argument.id)?;
     Ok(vec![converted(cx, a, out.dtype)])
+}
+
+/// The tensor itself where it has the type, unless a copy is asked for.
+fn to_dtype(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = cx.tensor(c, 0, "self")?;
+    let dtype = cx.out()?.dtype;
+    let copy = c.bool_or(3, "copy", false)?;
+    Ok(vec![if cx.dtype(a) == dtype && !copy { a } else { converted(cx, a, dtype) }])
 }
 
 fn converted(cx: &mut Cx, a: ExprId, dtype: DType) -> ExprId {

@@ -110,6 +110,11 @@ fn max_pool(cx: &mut Cx, c: &Call, place: Place) -> Lowered {
             plane_position(cx, &w, place_of_best, columns)
         }
     };
+    if cx.result(0).is_some() && cx.result(1).is_some() {
+        cx.name_after_result(best, 0);
+        cx.name_after_result(place_of_best, 1);
+        cx.realize_together(&[best, place_of_best]);
+    }
     Ok(vec![best, place_of_best])
 }
 

@@ -40,6 +40,7 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.var_mean.correction", |cx, c| spread(cx, c, Spread::VarianceAndMean)),
     compute("aten.std_mean.correction", |cx, c| spread(cx, c, Spread::DeviationAndMean)),
     compute("prims.var.default", prims_var),
+    compute("aten.logsumexp.default", logsumexp),
     compute("aten.count_nonzero.default", count_nonzero),
     compute("aten.count_nonzero.dim_IntList", count_nonzero),
     compute("aten.linalg_vector_norm.default", vector_norm),
@@ -153,6 +154,32 @@ pub(super) fn mean_over(cx: &mut Cx, a: ExprId, dims: &[usize], keepdim: bool) -
     let input = accumulated(cx, a, dtype);
     let reduction = Reduction { input, dims, keepdim, op: ReduceOp::Sum };
     Ok(cx.reduce(&reduction, &only(FinishValue::Mean, dtype)))
+}
+
+/// `log Σ exp(a - m) + m` with the largest element for m, or 0 if that is infinite.
+fn logsumexp(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = cx.tensor(c, 0, "self")?;
+    let shape = cx.shape(a);
+    let dims = c.reduced_dims(1, "dim", shape.len())?;
+    let out = cx.out()?;
+    if !out.dtype.is_float() || dims.iter().any(|d| shape[*d].is(0)) {
+        return Err(Refusal::Extern);
+    }
+    cx.store_if_dear(a);
+    let a = accumulated(cx, a, out.dtype);
+    let reduction = |input, op| Reduction { input, dims: &dims, keepdim: true, op };
+    let most = cx.reduce_to(&reduction(a, ReduceOp::Max), FinishValue::First);
+    let infinite = cx.unary(UnaryOp::IsInf, most);
+    let zero = cx.float(0.0, most);
+    let shift = cx.choose(infinite, zero, most);
+    let spread = cx.broadcast(shift, &shape);
+    let distance = cx.binary(BinaryOp::Sub, a, spread);
+    let exp = cx.unary(UnaryOp::Exp, distance);
+    let sum = cx.reduce_to(&reduction(exp, ReduceOp::Sum), FinishValue::First);
+    let log = cx.unary(UnaryOp::Log, sum);
+    let result = cx.binary(BinaryOp::Add, log, shift);
+    let result = cx.cast(result, out.dtype);
+    Ok(vec![cx.reshape(result, &out.shape)])
 }
 
 /// Which measures of spread a call wants.

@@ -26,6 +26,8 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten._unsafe_masked_index_put_accumulate.default", masked_index_put),
     compute("aten.index_add.default", index_add),
     compute("aten.index_copy.default", index_copy),
+    compute("aten.index_fill.int_Scalar", index_fill),
+    compute("aten.index_fill.int_Tensor", index_fill),
     compute("aten.as_strided_scatter.default", as_strided_scatter),
     compute("aten.embedding_dense_backward.default", embedding_backward),
 ];
@@ -177,7 +179,7 @@ fn masked_index_put(cx: &mut Cx, c: &Call) -> Lowered {
 }
 
 /// Writes lines of a source along one dimension to the lines that an index names.
-fn put_lines(cx: &mut Cx, c: &Call, source: ExprId, mode: StoreMode) -> Lowered {
+fn put_lines(cx: &mut Cx, c: &Call, source: ExprId, bounds: Bounds, mode: StoreMode) -> Lowered {
     let a = cx.tensor(c, 0, "self")?;
     let from = cx.shape(a);
     let index = cx.tensor(c, 2, "index")?;
@@ -188,7 +190,7 @@ fn put_lines(cx: &mut Cx, c: &Call, source: ExprId, mode: StoreMode) -> Lowered 
     let dim = c.dim(1, "dim", from.len())?;
     let index = cx.reshape(index, &[shape[dim]]);
     let along = cx.view(index, vec![coordinate_within(dim, shape[dim])], &shape);
-    let at = positions(cx, c, along, from[dim], Bounds::CHECK);
+    let at = positions(cx, c, along, from[dim], bounds);
     let (result, stored) = base(cx, a);
     let coords =
         (0..from.len()).map(|d| if d == dim { Coord::Value(at) } else { Coord::At(coordinate(d)) }).collect();
@@ -207,12 +209,27 @@ fn index_add(cx: &mut Cx, c: &Call) -> Lowered {
         let factor = cx.number(alpha, dtype, &shape);
         source = super::pointwise::apply(cx, BinaryOp::Mul, source, factor);
     }
-    put_lines(cx, c, source, combine(dtype, BinaryOp::Add))
+    put_lines(cx, c, source, Bounds::CHECK, combine(dtype, BinaryOp::Add))
 }
 
 fn index_copy(cx: &mut Cx, c: &Call) -> Lowered {
     let source = cx.tensor(c, 3, "source")?;
-    put_lines(cx, c, source, StoreMode::Set)
+    put_lines(cx, c, source, Bounds::CHECK, StoreMode::Set)
+}
+
+fn index_fill(cx: &mut Cx, c: &Call) -> Lowered {
+    let a = cx.tensor(c, 0, "self")?;
+    let mut shape = cx.shape(a);
+    let index = cx.tensor(c, 2, "index")?;
+    if shape.is_empty() {
+        return Err(Refusal::Extern);
+    }
+    let dim = c.dim(1, "dim", shape.len())?;
+    shape[dim] = cx.shape(index).iter().copied().product();
+    let value = c.operand(3, "value")?;
+    let dtype = cx.dtype(a);
+    let value = cx.operand(&value, dtype, &shape)?;
+    put_lines(cx, c, value, Bounds::WRAP_AND_CHECK, StoreMode::Set)
 }
 
 fn as_strided_scatter(cx: &mut Cx, c: &Call) -> Lowered {

@@ -42,12 +42,15 @@ pub(super) static TABLE: &[Entry] = &[
     view("aten.diagonal.default", diagonal),
     view("aten.unfold.default", unfold),
     view("aten.split.Tensor", split),
-    view("aten.split_with_sizes.default", split_with_sizes),
+    view("aten.split_with_sizes.default", |cx, c| split_with_sizes(cx, c, "split_sizes")),
+    view("aten.split.sizes", |cx, c| split_with_sizes(cx, c, "split_size")),
     view("aten.chunk.default", split_evenly),
     view("aten.unbind.int", unbind),
     buffers("aten.as_strided.default", as_strided),
     compute("aten.clone.default", clone),
     compute("aten.contiguous.default", clone),
+    compute("aten._reshape_copy.default", reshape_copy),
+    compute("prims.device_put.default", device_put),
     compute("aten.lift_fresh_copy.default", clone),
     compute("aten.copy.default", copy),
     compute("aten.copy_.default", copy_into),
@@ -63,6 +66,19 @@ fn reshape(cx: &mut Cx, c: &Call) -> Lowered {
     let a = cx.tensor(c, 0, "self")?;
     let shape = cx.out()?.shape.clone();
     Ok(vec![cx.reshape(a, &shape)])
+}
+
+fn reshape_copy(cx: &mut Cx, c: &Call) -> Lowered {
+    let reshaped = reshape(cx, c)?;
+    Ok(reshaped.into_iter().map(|a| cx.copy(a)).collect())
+}
+
+fn device_put(cx: &mut Cx, c: &Call) -> Lowered {
+    let argument = c.tensor(0, "self")?;
+    if argument.ty.device != cx.out()?.device {
+        return Err(Refusal::Extern);
+    }
+    clone(cx, c)
 }
 
 /// The same bits as another type of the same width; other widths change the shape and stay with the library.
@@ -224,10 +240,10 @@ fn split(cx: &mut Cx, c: &Call) -> Lowered {
     consecutive(cx, a, dim, &lengths)
 }
 
-fn split_with_sizes(cx: &mut Cx, c: &Call) -> Lowered {
+fn split_with_sizes(cx: &mut Cx, c: &Call, name: &str) -> Lowered {
     let a = cx.tensor(c, 0, "self")?;
     let dim = c.dim_or(2, "dim", 0, cx.shape(a).len())?;
-    let lengths = c.sizes(1, "split_sizes")?;
+    let lengths = c.sizes(1, name)?;
     consecutive(cx, a, dim, &lengths)
 }
 

@@ -1,8 +1,6 @@
 //! Lowered programs compute what the tensor programs say.
 
-mod support;
-
-use support::{check, check_nests};
+use crate::support::{check, check_nests};
 
 /// Checks a program with one call: `op(args) -> …` over the given inputs.
 fn one(inputs: &str, call: &str) {
