@@ -150,7 +150,7 @@ fn float_to_int(value: f64, to: DType) -> i64 {
         return wrap(to, i64::from(if fits { cut as i32 } else { i32::MIN }));
     }
     let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&cut);
-    if !fits && to == DType::U64 && cut >= 0.0 && cut < 18_446_744_073_709_551_616.0 {
+    if to == DType::U64 && (0.0..18_446_744_073_709_551_616.0).contains(&cut) {
         return cut as u64 as i64;
     }
     wrap(to, if fits { cut as i64 } else { i64::MIN })
@@ -479,9 +479,11 @@ fn pow_int(base: i64, exponent: i64, unsigned: bool) -> i64 {
 fn shift(op: BinaryOp, dtype: DType, a: i64, count: i64) -> i64 {
     let inside = (0..bits_of(dtype)).contains(&count);
     match op {
-        BinaryOp::Shl => inside.then(|| a.wrapping_shl(count as u32)).unwrap_or(0),
+        BinaryOp::Shl if inside => a << count,
+        BinaryOp::Shl => 0,
         _ if dtype.is_signed_int() => a >> if inside { count } else { 63 },
-        _ => inside.then(|| ((a as u64) >> count) as i64).unwrap_or(0),
+        _ if inside => ((a as u64) >> count) as i64,
+        _ => 0,
     }
 }
 

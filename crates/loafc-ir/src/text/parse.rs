@@ -1,6 +1,7 @@
 //! Recursive-descent parser of tensor programs.
 
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,6 +19,9 @@ use crate::verify::shapes_may_be_equal;
 
 /// Parentheses and brackets inside each other; the parser recurses once for each.
 const MAX_NESTING: usize = 64;
+
+/// Bytes of a short node; bounds the room made for a text of empty lines.
+const SHORTEST_NODE: usize = 16;
 
 /// Words that mean something of their own among arguments, and so can't name a size symbol.
 const RESERVED: [&str; 11] =
@@ -47,9 +51,8 @@ pub(super) struct Parser<'t> {
     /// Symbols met among the inputs before their declaration, which may stand behind them.
     undeclared: Vec<(&'t str, Span)>,
     in_inputs: bool,
-    /// Operator names are shared between nodes.
-    operator_names: FxHashMap<Cow<'t, str>, Arc<str>>,
-    files: FxHashMap<Cow<'t, str>, Arc<str>>,
+    /// Names of operators, keywords and files, which many nodes have in common.
+    shared_names: FxHashMap<Cow<'t, str>, Arc<str>>,
 }
 
 type Span = (usize, usize);
@@ -75,9 +78,9 @@ pub fn parse(text: &str, file: &str) -> Result<Graph, ParseError> {
         symbols: FxHashMap::default(),
         undeclared: Vec::new(),
         in_inputs: false,
-        operator_names: FxHashMap::default(),
-        files: FxHashMap::default(),
+        shared_names: FxHashMap::default(),
     };
+    parser.reserve(text);
     match parser.file() {
         Ok(()) => Ok(parser.graph),
         Err(problem) => Err(problem.locate(text, file)),
@@ -85,6 +88,15 @@ pub fn parse(text: &str, file: &str) -> Result<Graph, ParseError> {
 }
 
 impl<'t> Parser<'t> {
+    /// Makes room for a value and a node a line, so that growing lists need not move them.
+    fn reserve(&mut self, text: &str) {
+        let lines = text.bytes().filter(|b| *b == b'\n').count();
+        let nodes = lines.min(text.len() / SHORTEST_NODE);
+        self.names.reserve(nodes);
+        self.graph.values.reserve(nodes);
+        self.graph.nodes.reserve(nodes);
+    }
+
     fn file(&mut self) -> Result<(), Problem> {
         while self.cursor.eat_word("size") {
             self.size_line()?;
@@ -226,11 +238,13 @@ impl<'t> Parser<'t> {
     fn define(&mut self, name: Cow<'t, str>, ty: ValueType, span: Span) -> Result<TensorId, Problem> {
         let id = TensorId(self.graph.values.len() as u32);
         let shared: Arc<str> = name.as_ref().into();
-        if self.names.contains_key(&name) {
-            let message = format!("%{name} is defined twice");
-            return Err(Problem::new(span, message).help("every value needs a name of its own"));
-        }
-        self.names.insert(name, id);
+        match self.names.entry(name) {
+            Entry::Occupied(taken) => {
+                let message = format!("%{} is defined twice", taken.key());
+                return Err(Problem::new(span, message).help("every value needs a name of its own"));
+            }
+            Entry::Vacant(free) => free.insert(id),
+        };
         self.graph.values.push(Value { name: shared, ty });
         Ok(id)
     }
@@ -357,12 +371,17 @@ impl<'t> Parser<'t> {
         if name.is_empty() {
             return Err(self.expected("an operator or `return`"));
         }
-        if let Some(shared) = self.operator_names.get(&name) {
-            return Ok(shared.clone());
+        Ok(self.shared(name))
+    }
+
+    /// One allocation for equal names of operators, keywords and files.
+    fn shared(&mut self, name: Cow<'t, str>) -> Arc<str> {
+        if let Some(shared) = self.shared_names.get(&name) {
+            return shared.clone();
         }
         let shared: Arc<str> = name.as_ref().into();
-        self.operator_names.insert(name, shared.clone());
-        Ok(shared)
+        self.shared_names.insert(name, shared.clone());
+        shared
     }
 
     #[allow(clippy::type_complexity)]
@@ -376,7 +395,7 @@ impl<'t> Parser<'t> {
                     return Err(Problem::new(span, format!("keyword argument `{keyword}` is given twice")));
                 }
                 let value = self.argument(Place::Bracketed)?;
-                kwargs.push((keyword.into(), value));
+                kwargs.push((self.shared(Cow::Borrowed(keyword)), value));
             } else {
                 let value = self.argument(Place::Bracketed)?;
                 if !kwargs.is_empty() {
@@ -508,8 +527,7 @@ impl<'t> Parser<'t> {
         let line = u32::try_from(line)
             .map_err(|_| Problem::new((start, self.cursor.end()), "there is no line of this number"))?;
         self.expect(b')')?;
-        let file = self.files.entry(name).or_insert_with_key(|name| name.as_ref().into()).clone();
-        Ok(Some(SourceLine { file, line }))
+        Ok(Some(SourceLine { file: self.shared(name), line }))
     }
 
     fn outputs(&mut self) -> Result<(), Problem> {

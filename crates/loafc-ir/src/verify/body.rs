@@ -29,7 +29,7 @@ pub fn verify_body(body: &Body, loops: &[Loop], buffers: &BufferInfo) -> Result<
     // Every buffer that the body names exists.
     let types = body.dtypes(&|b| buffers(b).map_or(DType::F32, |info| info.0));
     let phases = Phases::of(body);
-    let checked = Checked { body, loops, buffers, types };
+    let checked = Checked { loops, buffers, types };
     for (v, op) in body.iter() {
         let behind = phases.needed_behind[v.0 as usize];
         checked
@@ -72,7 +72,6 @@ fn check_operands(body: &Body) -> Result<(), (ValueId, String)> {
 }
 
 struct Checked<'a> {
-    body: &'a Body,
     loops: &'a [Loop],
     buffers: &'a BufferInfo<'a>,
     types: Vec<DType>,
