@@ -9,6 +9,7 @@ use loafc_ir::size::{Size, SymbolValues};
 use loafc_runtime::error::ExternError;
 use loafc_runtime::externs::{Externs, Invocation, ResultMemory};
 use loafc_runtime::value::{Keepalive, ResultSpec, TensorRef, same_strides};
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
