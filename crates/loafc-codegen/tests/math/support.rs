@@ -43,8 +43,8 @@ impl Function {
 pub fn measured_functions() -> Vec<Function> {
     use UnaryOp::*;
     let unary = [
-        Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh, Acosh,
-        Atanh, Erf, Erfc, Erfinv, Sigmoid, Rsqrt, Lgamma, Digamma,
+        Exp, Exp2, Expm1, Log, Log2, Log10, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Tanh, Asinh,
+        Acosh, Atanh, Erf, Erfc, Erfinv, Sigmoid, Rsqrt, Lgamma, Digamma,
     ];
     let binary = [BinaryOp::Pow, BinaryOp::Atan2, BinaryOp::Hypot, BinaryOp::Fmod];
     unary.map(Function::Unary).into_iter().chain(binary.map(Function::Binary)).collect()
@@ -75,9 +75,14 @@ impl Kernel {
         let machine = host_machine();
         let options = PassBuilderOptions::create();
         module
-            .run_passes("function(early-cse,instcombine<no-verify-fixpoint>,loop-mssa(licm))", &machine, options)
+            .run_passes(
+                "function(early-cse,instcombine<no-verify-fixpoint>,loop-mssa(licm))",
+                &machine,
+                options,
+            )
             .expect("passes");
-        let assembly = machine.write_to_memory_buffer(&module, inkwell::targets::FileType::Assembly).expect("assembly");
+        let assembly =
+            machine.write_to_memory_buffer(&module, inkwell::targets::FileType::Assembly).expect("assembly");
         let assembly = String::from_utf8_lossy(assembly.as_slice()).into_owned();
         let engine = module.create_jit_execution_engine(OptimizationLevel::Default).expect("an engine");
         let address = engine.get_function_address("apply").expect("the function");
@@ -133,7 +138,8 @@ fn emit_loop<'ctx>(
 ) {
     let pointer = context.ptr_type(Default::default());
     let count = context.i64_type();
-    let signature = context.void_type().fn_type(&[pointer.into(), pointer.into(), pointer.into(), count.into()], false);
+    let signature =
+        context.void_type().fn_type(&[pointer.into(), pointer.into(), pointer.into(), count.into()], false);
     let apply = module.add_function("apply", signature, None);
     for (key, value) in [
         ("target-cpu", TargetMachine::get_host_cpu_name().to_string()),
@@ -245,7 +251,9 @@ pub fn reference(op: UnaryOp) -> Option<fn(f64) -> f64> {
         UnaryOp::Cosh => f64::cosh,
         UnaryOp::Tanh => f64::tanh,
         UnaryOp::Asinh => |x| x.abs().asinh_precise().copysign(x),
-        UnaryOp::Acosh => |x| if x < 1.0 { f64::NAN } else { ((x - 1.0) + ((x - 1.0) * (x + 1.0)).sqrt()).ln_1p() },
+        UnaryOp::Acosh => {
+            |x| if x < 1.0 { f64::NAN } else { ((x - 1.0) + ((x - 1.0) * (x + 1.0)).sqrt()).ln_1p() }
+        }
         UnaryOp::Atanh => |x| (0.5 * (2.0 * x.abs() / (1.0 - x.abs())).ln_1p()).copysign(x),
         UnaryOp::Erf => |x| erf(x),
         UnaryOp::Erfc => |x| erfc(x),
@@ -282,7 +290,11 @@ pub fn binary_reference(op: BinaryOp) -> fn(f64, f64) -> f64 {
 pub fn ulps_f32(got: f32, exact: f64) -> f64 {
     let rounded = exact as f32;
     if got == rounded || (got.is_nan() && exact.is_nan()) {
-        return if exact.is_finite() && rounded.is_finite() { unit_error(f64::from(got) - exact, exact) } else { 0.0 };
+        return if exact.is_finite() && rounded.is_finite() {
+            unit_error(f64::from(got) - exact, exact)
+        } else {
+            0.0
+        };
     }
     if !got.is_finite() || !exact.is_finite() {
         // An overflow one unit early is an error of one unit.
@@ -356,7 +368,8 @@ impl Worst {
 
     pub fn describe(&self) -> String {
         let mut text = String::new();
-        let _ = write!(text, "{:.3} ulp at {:?} (got {:e}), {} inputs", self.ulps, self.at, self.got, self.count);
+        let _ =
+            write!(text, "{:.3} ulp at {:?} (got {:e}), {} inputs", self.ulps, self.at, self.got, self.count);
         text
     }
 }
@@ -367,7 +380,8 @@ pub fn worst_f64(function: Function, points: &[Point], lanes: usize) -> Worst {
     let name = function.name();
     let mine: Vec<&Point> = points.iter().filter(|p| p.function == name).collect();
     let padded = mine.len().next_multiple_of(lanes);
-    let column = |k: usize| (0..padded).map(|i| mine.get(i).map_or(1.0, |p| p.operands[k])).collect::<Vec<_>>();
+    let column =
+        |k: usize| (0..padded).map(|i| mine.get(i).map_or(1.0, |p| p.operands[k])).collect::<Vec<_>>();
     let (a, b) = (column(0), column(1));
     let mut out = vec![0.0; padded];
     if padded > 0 {

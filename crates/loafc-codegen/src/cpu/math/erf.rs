@@ -63,9 +63,6 @@ fn erfc_scaled<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
     power.times(polynomial).over(fast_two_sum(a + a, a.constant(1.0)))
 }
 
-
-
-
 /// The inverse of erf: x times a function of w = -ln(1 - x²), in three ranges of w.
 pub(super) fn erfinv<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let value = match x.width {

@@ -168,5 +168,15 @@ pub(super) fn expm1<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 pub(super) fn sigmoid<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let decay = exp(-x.abs());
     let top = x.lt(0.0).select(decay, x.constant(1.0));
-    top / (decay + 1.0)
+    let bottom = decay + 1.0;
+    let quotient = top / bottom;
+    match x.width {
+        Width::F32 => quotient,
+        Width::F64 => {
+            // What rounding took from the divisor, over the divisor to a few bits.
+            let lost = decay - (bottom - 1.0);
+            let share = lost * bottom.fma(-0.5, x.constant(1.457));
+            (-quotient).fma(share, quotient)
+        }
+    }
 }

@@ -19,10 +19,8 @@ pub(super) fn lgamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     // ln Γ(-a) = ln π - ln |a sin πa| - ln Γ(a).
     let (sine, _) = sin_cos_pi(magnitude);
     let product = (magnitude * sine).abs();
-    let reflected = Pair::constant(x, c::LN_PI)
-        .plus(log_pair(product).negate())
-        .plus(positive.negate())
-        .value();
+    let reflected =
+        Pair::constant(x, c::LN_PI).plus(log_pair(product).negate()).plus(positive.negate()).value();
     let reflected = sine.eq(0.0).select(f64::INFINITY, reflected);
     // Γ(x) is near 1/|x|, and the product may be denormal.
     let tiny = magnitude.lt(1e-18);
@@ -37,7 +35,7 @@ pub(super) fn lgamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 
 /// t·P(t) where t is small, else `value`: next to its zeros the function needs more than sums of large terms.
 fn near_zero<'e, 'ctx>(t: Float<'e, 'ctx>, coefficients: &[f64], value: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    t.abs().lt(0.02).select(t * t.polynomial(coefficients), value)
+    t.abs().lt(0.02).select(t.fma(t.polynomial(coefficients), t.constant(0.0)), value)
 }
 
 /// x(ln x - 1) where the rest of Stirling's formula is too small to see; infinite for negative x, all integers.
@@ -53,10 +51,8 @@ fn lgamma_positive<'e, 'ctx>(x: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
     for _ in 0..STIRLING_FROM as u32 {
         let below = at.high.lt(STIRLING_FROM);
         let next = product.times(at);
-        product = Pair {
-            high: below.select(next.high, product.high),
-            low: below.select(next.low, product.low),
-        };
+        product =
+            Pair { high: below.select(next.high, product.high), low: below.select(next.low, product.low) };
         let moved = at.plus(Pair::of(below.choose(1.0, 0.0, x)));
         at = moved;
     }
@@ -90,10 +86,8 @@ pub(super) fn digamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     }
     let reflect = x.lt(0.5);
     let mirrored = two_sum(x.constant(1.0), -x);
-    let at = Pair {
-        high: reflect.select(mirrored.high, x),
-        low: reflect.select(mirrored.low, x.constant(0.0)),
-    };
+    let at =
+        Pair { high: reflect.select(mirrored.high, x), low: reflect.select(mirrored.low, x.constant(0.0)) };
     let positive = digamma_positive(at);
     // ψ(x) = ψ(1-x) - π/tan(πx).
     let (sine, cosine) = sin_cos_pi(x);
@@ -128,8 +122,5 @@ fn digamma_positive<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Pair<'e, 'ctx> {
     let inverse = Pair::of(one).over(at);
     let z = inverse.high * inverse.high;
     let series = two_product(z, z.polynomial(&c::DIGAMMA));
-    pair_log(at)
-        .plus(inverse.scale(-0.5))
-        .plus(series.negate())
-        .plus(top.over(bottom).negate())
+    pair_log(at).plus(inverse.scale(-0.5)).plus(series.negate()).plus(top.over(bottom).negate())
 }

@@ -199,7 +199,12 @@ impl<'a, 'ctx> Emitter<'a, 'ctx> {
         }
     }
 
-    fn select(&self, mask: VectorValue<'ctx>, a: VectorValue<'ctx>, b: VectorValue<'ctx>) -> VectorValue<'ctx> {
+    fn select(
+        &self,
+        mask: VectorValue<'ctx>,
+        a: VectorValue<'ctx>,
+        b: VectorValue<'ctx>,
+    ) -> VectorValue<'ctx> {
         match self.builder.build_select(mask, a, b, "") {
             Ok(BasicValueEnum::VectorValue(v)) => v,
             Ok(_) => a,

@@ -49,7 +49,8 @@ fn with_limits<'e, 'ctx>(x: Float<'e, 'ctx>, value: Float<'e, 'ctx>) -> Float<'e
     (x.gt(0.0) & x.lt(f64::INFINITY)).select(value, special)
 }
 
-/// The natural logarithm of high + low, in f64, for positive finite high.
+/// The natural logarithm of high + low, in f64, for positive finite high; the low part must be less than half a unit
+/// of the high one.
 fn log_core<'e, 'ctx>(high: Float<'e, 'ctx>, low: Option<Float<'e, 'ctx>>) -> Float<'e, 'ctx> {
     let Split { exponent: k, normal_exponent, fraction: f } = split_at_default(high);
     let s = f / (f + 2.0);
@@ -60,7 +61,8 @@ fn log_core<'e, 'ctx>(high: Float<'e, 'ctx>, low: Option<Float<'e, 'ctx>>) -> Fl
     if let Some(low) = low {
         // low/high; with 1/(1+f) to a few bits.
         let power = (normal_exponent.constant(1023 << 52) - (normal_exponent << 52)).as_float();
-        let scaled = high.lt(1e18).select(low, low.constant(0.0)) * power;
+        // Beyond that the low part is too small to matter, and the power might not exist.
+        let scaled = high.lt(1e18).select(low * power, low.constant(0.0));
         correction = scaled.fma(f.fma(f - 1.0, f.constant(1.0)), correction);
     }
     let inner = half_square - s.fma(half_square + rest, correction);
@@ -89,13 +91,14 @@ pub(super) fn log<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 
 /// ln of a pair that is positive and finite.
 pub(super) fn log_of_pair<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let x = fast_two_sum(x.high, x.low);
     log_core(x.high, Some(x.low))
 }
 
 /// ln(1 + y) of a pair > -1 in f64.
 pub(super) fn log1p_of_pair<'e, 'ctx>(y: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
     let sum = two_sum(y.high.constant(1.0), y.high);
-    log_core(sum.high, Some(sum.low + y.low))
+    log_of_pair(Pair { high: sum.high, low: sum.low + y.low })
 }
 
 /// ln(1 + x).

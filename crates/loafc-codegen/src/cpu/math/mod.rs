@@ -40,7 +40,9 @@ pub enum MathError {
         found: String,
     },
     /// The operands' types differ.
-    #[error("{op} needs operands of one type, but they have types {left} and {right}: convert one of them first")]
+    #[error(
+        "{op} needs operands of one type, but they have types {left} and {right}: convert one of them first"
+    )]
     Mixed {
         /// The operation.
         op: String,

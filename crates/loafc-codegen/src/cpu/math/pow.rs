@@ -71,4 +71,3 @@ fn hypot_f64<'e, 'ctx>(x: Float<'e, 'ctx>, y: Float<'e, 'ctx>) -> Float<'e, 'ctx
     let (a, b) = (a * factor, b * factor);
     a.fma(a, b * b).sqrt() * back
 }
-

@@ -2,97 +2,50 @@
 #![allow(clippy::excessive_precision, clippy::approx_constant, clippy::unreadable_literal)]
 
 /// ln 2 in two parts; products of the first with exponents are exact.
-pub(super) const LN2: [f64; 2] = [
-    0.6931471805598903,
-    5.497923018708371e-14,
-];
+pub(super) const LN2: [f64; 2] = [0.6931471805598903, 5.497923018708371e-14];
 
 /// ln 2 in two parts, the first the nearest f64.
-pub(super) const LN2_NEAREST: [f64; 2] = [
-    0.6931471805599453,
-    2.3190468138462996e-17,
-];
+pub(super) const LN2_NEAREST: [f64; 2] = [0.6931471805599453, 2.3190468138462996e-17];
 
 /// ln 2 in two floats.
-pub(super) const LN2_F32: [f64; 2] = [
-    0.6931471824645996,
-    -1.9046542121259336e-09,
-];
+pub(super) const LN2_F32: [f64; 2] = [0.6931471824645996, -1.9046542121259336e-09];
 
 /// 1/ln 2 in two parts.
-pub(super) const LOG2_E: [f64; 2] = [
-    1.4426950408889634,
-    2.0355273740931033e-17,
-];
+pub(super) const LOG2_E: [f64; 2] = [1.4426950408889634, 2.0355273740931033e-17];
 
 /// 1/ln 10 in two parts.
-pub(super) const LOG10_E: [f64; 2] = [
-    0.4342944819032518,
-    1.098319650216765e-17,
-];
+pub(super) const LOG10_E: [f64; 2] = [0.4342944819032518, 1.098319650216765e-17];
 
 /// log10 2 in two parts; products of the first with exponents are exact.
-pub(super) const LOG10_2: [f64; 2] = [
-    0.30102999566395283,
-    2.8363394551044964e-14,
-];
+pub(super) const LOG10_2: [f64; 2] = [0.30102999566395283, 2.8363394551044964e-14];
 
 /// 1/ln 10 in two floats.
-pub(super) const LOG10_E_F32: [f64; 2] = [
-    0.4342944920063019,
-    -1.0103049952192578e-08,
-];
+pub(super) const LOG10_E_F32: [f64; 2] = [0.4342944920063019, -1.0103049952192578e-08];
 
 /// 1/ln 2 in two floats.
-pub(super) const LOG2_E_F32: [f64; 2] = [
-    1.4426950216293335,
-    1.925963033500011e-08,
-];
+pub(super) const LOG2_E_F32: [f64; 2] = [1.4426950216293335, 1.925963033500011e-08];
 
 /// π in three parts.
-pub(super) const PI: [f64; 3] = [
-    3.141592653589793,
-    1.2246467991473532e-16,
-    -2.9947698097183397e-33,
-];
+pub(super) const PI: [f64; 3] = [3.141592653589793, 1.2246467991473532e-16, -2.9947698097183397e-33];
 
 /// π in four floats.
-pub(super) const PI_F32: [f64; 4] = [
-    3.1415927410125732,
-    -8.742277657347586e-08,
-    -3.4302490200117637e-15,
-    2.11259979644063e-23,
-];
+pub(super) const PI_F32: [f64; 4] =
+    [3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15, 2.11259979644063e-23];
 
 /// π/2 in two floats.
-pub(super) const HALF_PI_F32: [f64; 2] = [
-    1.5707963705062866,
-    -4.371138828673793e-08,
-];
+pub(super) const HALF_PI_F32: [f64; 2] = [1.5707963705062866, -4.371138828673793e-08];
 
 /// 200 ln 2 in two parts.
-pub(super) const LN2_200: [f64; 2] = [
-    138.62943611198907,
-    -3.3555121496085278e-15,
-];
+pub(super) const LN2_200: [f64; 2] = [138.62943611198907, -3.3555121496085278e-15];
 
 /// ln π in two parts.
-pub(super) const LN_PI: [f64; 2] = [
-    1.1447298858494002,
-    1.0265951162707826e-17,
-];
+pub(super) const LN_PI: [f64; 2] = [1.1447298858494002, 1.0265951162707826e-17];
 
 /// ln(2π)/2 in two parts.
-pub(super) const HALF_LN_2PI: [f64; 2] = [
-    0.9189385332046728,
-    -3.8782941580672414e-17,
-];
+pub(super) const HALF_LN_2PI: [f64; 2] = [0.9189385332046728, -3.8782941580672414e-17];
 
 /// 2/3 in two parts.
-pub(super) const TWO_THIRDS: [f64; 2] = [
-    0.6666666666666666,
-    3.700743415417188e-17,
-];
+pub(super) const TWO_THIRDS: [f64; 2] = [0.6666666666666666, 3.700743415417188e-17];
 
 /// The bits of 2/π behind the point, behind 64 zeros.
 pub(super) const TWO_OVER_PI: [u64; 21] = [
@@ -196,12 +149,8 @@ pub(super) const LOG_TAIL: [f64; 7] = [
 ];
 
 /// (2 atanh s - 2s)/s³ in s², same range, in f64 for results in f32.
-pub(super) const LOG_SHORT: [f64; 4] = [
-    0.6666666564608428,
-    0.40000335058767533,
-    0.2853731645431107,
-    0.23582006630071461,
-];
+pub(super) const LOG_SHORT: [f64; 4] =
+    [0.6666666564608428, 0.40000335058767533, 0.2853731645431107, 0.23582006630071461];
 
 /// (log(1+f) - f + f²/2)/f³, f between -1/3 and 1/3.
 pub(super) const LOG_F32: [f64; 9] = [
@@ -240,35 +189,19 @@ pub(super) const COS_QUARTER: [f64; 8] = [
 ];
 
 /// (sin r - r)/r³ in r², |r| ≤ π/4.
-pub(super) const SIN_F32: [f64; 3] = [
-    -0.16666655242443085,
-    0.008332191966474056,
-    -0.00019518790941219777,
-];
+pub(super) const SIN_F32: [f64; 3] = [-0.16666655242443085, 0.008332191966474056, -0.00019518790941219777];
 
 /// (cos r - 1)/r² in r², |r| ≤ π/4.
-pub(super) const COS_F32: [f64; 4] = [
-    -0.5,
-    0.04166664555668831,
-    -0.0013887312961742282,
-    2.443297125864774e-05,
-];
+pub(super) const COS_F32: [f64; 4] =
+    [-0.5, 0.04166664555668831, -0.0013887312961742282, 2.443297125864774e-05];
 
 /// (sin r - r)/r³ in r², |r| ≤ π/4, in f64 for results in f32.
-pub(super) const SIN_SHORT: [f64; 4] = [
-    -0.1666666664165079,
-    0.008333329388418197,
-    -0.00019839335609820105,
-    2.718318665999863e-06,
-];
+pub(super) const SIN_SHORT: [f64; 4] =
+    [-0.1666666664165079, 0.008333329388418197, -0.00019839335609820105, 2.718318665999863e-06];
 
 /// (cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4, in f64 for results in f32.
-pub(super) const COS_SHORT: [f64; 4] = [
-    0.04166666662287759,
-    -0.0013888883758466435,
-    2.4799521447817665e-05,
-    -2.721035999622021e-07,
-];
+pub(super) const COS_SHORT: [f64; 4] =
+    [0.04166666662287759, -0.0013888883758466435, 2.4799521447817665e-05, -2.721035999622021e-07];
 
 /// (atan t - t)/t³ in t², t ≤ tan(π/8).
 pub(super) const ATAN: [f64; 11] = [
@@ -347,12 +280,8 @@ pub(super) const SINH: [f64; 8] = [
 ];
 
 /// (sinh x - x)/x³ in x², x ≤ 1.
-pub(super) const SINH_F32: [f64; 4] = [
-    0.1666666716337204,
-    0.008333315141499043,
-    0.00019841665925923735,
-    2.7899839096789947e-06,
-];
+pub(super) const SINH_F32: [f64; 4] =
+    [0.1666666716337204, 0.008333315141499043, 0.00019841665925923735, 2.7899839096789947e-06];
 
 /// (asinh x - x)/x³ in x², x ≤ 1/2.
 pub(super) const ASINH: [f64; 13] = [
@@ -381,13 +310,8 @@ pub(super) const TANH_TOP: [f64; 5] = [
 ];
 
 /// (tanh x - x)/x³ in x², x ≤ 1: denominator.
-pub(super) const TANH_BOTTOM: [f64; 5] = [
-    1.0,
-    0.4724826889159166,
-    0.028330549186402147,
-    0.0004487065505797974,
-    1.7895563602927186e-06,
-];
+pub(super) const TANH_BOTTOM: [f64; 5] =
+    [1.0, 0.4724826889159166, 0.028330549186402147, 0.0004487065505797974, 1.7895563602927186e-06];
 
 /// (tanh x - x)/x³ in x², x ≤ 0.65.
 pub(super) const TANH_F32: [f64; 6] = [
@@ -466,10 +390,7 @@ pub(super) const ERFC: [f64; 23] = [
 ];
 
 /// The first coefficient of that, in two parts.
-pub(super) const ERFC_FIRST: [f64; 2] = [
-    1.2329951186255526,
-    -4.524796793538179e-17,
-];
+pub(super) const ERFC_FIRST: [f64; 2] = [1.2329951186255526, -4.524796793538179e-17];
 
 /// erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.
 pub(super) const ERFINV_NEAR: [f64; 25] = [
@@ -609,4 +530,3 @@ pub(super) const DIGAMMA: [f64; 10] = [
     3.0539543302701198,
     -26.456212121212122,
 ];
-
