@@ -8,7 +8,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::nest::ValueId;
-use crate::size::Size;
+use crate::size::{Divisor, Size};
 
 /// A loop of the nest that an index stands in: position in [`crate::nest::LoopNest::loops`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -198,7 +198,7 @@ impl Index {
                 IndexAtom::Mod(_, size) => *size - Size::ONE,
                 IndexAtom::FloorDiv(inner, size) => {
                     let (l, h) = inner.bounds(extents)?;
-                    if !l.as_const().is_some_and(|l| l >= 0) {
+                    if l.as_const().is_none_or(|l| l < 0) {
                         return None;
                     }
                     h.floor_div(*size)
@@ -354,8 +354,8 @@ impl fmt::Display for IndexAtom {
         match self {
             IndexAtom::Loop(v) => write!(f, "i{}", v.0),
             IndexAtom::Value(v) => write!(f, "v{}", v.0),
-            IndexAtom::FloorDiv(i, d) => write!(f, "(({i}) // {d})"),
-            IndexAtom::Mod(i, d) => write!(f, "(({i}) % {d})"),
+            IndexAtom::FloorDiv(i, d) => write!(f, "(({i}) // {})", Divisor(*d)),
+            IndexAtom::Mod(i, d) => write!(f, "(({i}) % {})", Divisor(*d)),
         }
     }
 }

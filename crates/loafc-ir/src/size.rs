@@ -510,7 +510,7 @@ impl fmt::Display for Atom {
 }
 
 /// A size behind `//` or `%`, where a product needs parentheses: `a // 2*b` would be `(a // 2)*b`.
-struct Divisor(Size);
+pub(crate) struct Divisor(pub(crate) Size);
 
 impl fmt::Display for Divisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

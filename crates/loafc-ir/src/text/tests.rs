@@ -1,10 +1,13 @@
-//! Tests of the text form: what reads, what prints, which error each mistake gives, and round trips.
+//! Tests of the text form: what reads, what prints, and which error each mistake gives.
 
 use expect_test::{Expect, expect};
 
 use super::parse;
-use crate::graph::{Arg, Graph, ValueType};
-use crate::size::Size;
+use crate::dtype::{DType, Scalar};
+use crate::graph::{Arg, Device, Graph, SourceLine, TensorId, ValueType};
+use crate::index::{Index, IndexAtom, LoopVar};
+use crate::nest::*;
+use crate::size::{Size, SymbolValues};
 
 fn read(text: &str) -> Graph {
     parse(text, "test.loaf").unwrap_or_else(|e| panic!("{e}"))
@@ -398,4 +401,104 @@ fn columns_count_characters() {
         "graph @g() {\n  my.op(\"üü\", &)\n  return\n}",
         expect!["test.loaf:2:15: expected an argument, found `&`"],
     );
+}
+
+/// One operation of each kind; it need not make sense.
+fn all_operations() -> Body {
+    let mut body = Body::default();
+    let n = Size::symbol("n");
+    let i = Index::of_loop(LoopVar(0));
+    let mut mixed = i.times(n * 4.into()).shifted(3.into());
+    mixed.add_term(IndexAtom::Mod(Box::new(i.clone()), n * 2.into()), Size::ONE);
+    let v = ValueId;
+    body.push(Op::Const(Scalar::Float(1.0), DType::BF16));
+    body.push(Op::SizeValue(n));
+    body.push(Op::IndexValue(mixed.clone()));
+    body.push(Op::InRange { index: i.clone(), low: Size::ONE, high: n });
+    body.push(Op::Load { buffer: BufferId(0), index: mixed, guard: Some(v(3)) });
+    body.push(Op::Unary(UnaryOp::IsNan, v(4)));
+    body.push(Op::Binary(BinaryOp::FloorDiv, v(4), v(0)));
+    body.push(Op::Where(v(5), v(6), v(4)));
+    body.push(Op::Fma(v(6), v(6), v(7)));
+    body.push(Op::Cast(v(8), DType::F32));
+    body.push(Op::Bitcast(v(9), DType::I32));
+    body.push(Op::Reduce { op: ReduceOp::ArgMax, value: v(9), position: Some(v(2)) });
+    body.push(Op::ReduceSecond(v(11)));
+    body.push(Op::Check(v(5), "no \"NaN\"".into()));
+    let mode = StoreMode::Combine(BinaryOp::Add);
+    body.push(Op::Store { buffer: BufferId(1), index: i, value: v(11), guard: Some(v(5)), mode });
+    body
+}
+
+#[test]
+fn nest_programs_print_every_operation() {
+    let line = |line| SourceLine { file: "m.py".into(), line };
+    let nest = LoopNest {
+        name: "arg_max".into(),
+        loops: vec![
+            Loop { extent: Size::symbol("n"), kind: LoopKind::Parallel },
+            Loop { extent: Size::from(8), kind: LoopKind::Reduction },
+        ],
+        body: all_operations(),
+        origins: (1..6).map(line).collect(),
+    };
+    let view = TensorView {
+        buffer: BufferId(1),
+        shape: vec![Size::from(2), Size::from(3)],
+        strides: vec![Size::ONE, Size::from(2)],
+        offset: Size::from(5),
+    };
+    let call = ExternCall {
+        op: "aten.mm.default".into(),
+        args: vec![Arg::Value(TensorId(0)), Arg::List(vec![Arg::Size(Size::ONE), Arg::None])],
+        kwargs: vec![("out".into(), Arg::Value(TensorId(0)))],
+        tensors: vec![view.clone()],
+        results: vec![Some(view.clone()), None],
+        mutates: vec![0],
+        ordered: true,
+        origin: None,
+    };
+    let buffer = |name: &str, source| Buffer {
+        name: name.into(),
+        dtype: DType::F32,
+        len: Size::from(64),
+        device: Device::Cpu,
+        source,
+    };
+    let program = NestProgram {
+        name: "p".into(),
+        buffers: vec![
+            buffer("x", BufferSource::Input(0)),
+            Buffer { device: Device::Cuda(1), ..buffer("a b", BufferSource::Owned) },
+        ],
+        steps: vec![Step::Nest(nest), Step::Extern(call)],
+        outputs: vec![Output::Tensor(view), Output::Input(0), Output::Size(Size::symbol("n")), Output::None],
+        inputs: Vec::new(),
+        hints: SymbolValues::new(),
+    };
+    expect![[r#"
+        program @p {
+          b0 x: f32[64] input 0
+          b1 "a b": f32[64] device cuda:1
+          nest arg_max(i0: n, reduce i1: 8) {  // m.py:1, m.py:2, m.py:3 and 2 more
+            v0 = 1.0: bf16
+            v1 = size n
+            v2 = index 4*n*i0 + ((i0) % (2*n)) + 3
+            v3 = in_range i0 in 1..n
+            v4 = load b0[4*n*i0 + ((i0) % (2*n)) + 3] if v3
+            v5 = is_nan v4
+            v6 = floor_div v4, v0
+            v7 = where v5, v6, v4
+            v8 = fma v6, v6, v7
+            v9 = cast v8: f32
+            v10 = bitcast v9: i32
+            v11 = reduce arg_max v9 at v2
+            v12 = second v11
+            check v5 "no \"NaN\""
+            store add b1[i0] = v11 if v5
+          }
+          b1[2, 3] strides [1, 2] offset 5, _ = extern aten.mm.default(b1[2, 3] strides [1, 2] offset 5, [1, none], out=b1[2, 3] strides [1, 2] offset 5) mutates b1[2, 3] strides [1, 2] offset 5 ordered
+          return b1[2, 3] strides [1, 2] offset 5, input 0, n, none
+        }
+    "#]].assert_eq(&program.to_string());
 }
