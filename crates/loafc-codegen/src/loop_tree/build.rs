@@ -24,8 +24,8 @@ const POINTWISE_TILE: i64 = 4096;
 const STATE_TILE: i64 = 256;
 /// Smallest tile: four cache lines of f32, so that strided rows are still read in runs.
 const SMALLEST_TILE: i64 = 64;
-/// Bytes of a tile's states and rows that stay in the first-level cache, with room for what streams by.
-const TILE_BYTES: i64 = 24 << 10;
+/// Bytes of a tile's states and rows that stay in the second-level cache, with room for what streams by.
+const TILE_BYTES: i64 = 256 << 10;
 /// Units that a kernel should have, so that threads share the work evenly.
 const UNITS: i64 = 16;
 /// Most parts of a digit whose partial results are combined.
@@ -349,7 +349,7 @@ impl<'a> Builder<'a> {
         let kept = self.bytes_per_lane(phase);
         let (mut size, smallest) = match kept {
             0 => (POINTWISE_TILE, POINTWISE_TILE / 4),
-            _ => (STATE_TILE.min(TILE_BYTES / kept).max(16) / 16 * 16, SMALLEST_TILE),
+            _ => (STATE_TILE.min(TILE_BYTES / kept).max(SMALLEST_TILE) / 16 * 16, SMALLEST_TILE),
         };
         while size / 2 >= smallest && extent / size * others < UNITS {
             size /= 2;
@@ -531,8 +531,13 @@ impl<'a> Builder<'a> {
         for mut one in loops {
             let common = reducing.iter().all(|m| PhaseGroup::is_reduced(m, one.digit));
             let block = if one.mapping == Mapping::Vector { VECTOR_BLOCK } else { BLOCK };
-            // One and a half blocks are not worth a second loop.
-            if rounds && common && one.extent.hint(self.hints()) > block + block / 2 {
+            // One and a half blocks are not worth a second loop; an extent known only at run time may be longer
+            // than its hint.
+            let long = match one.extent.as_const() {
+                Some(extent) => extent > block + block / 2,
+                None => one.mapping == Mapping::Vector || one.extent.hint(self.hints()) > block / 4,
+            };
+            if rounds && common && long {
                 let counter = self.fresh_var();
                 let outer = StageLoop {
                     var: counter,

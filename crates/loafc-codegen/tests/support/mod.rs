@@ -133,7 +133,7 @@ fn close(a: Scalar, b: Scalar, dtype: DType, largest: f64) -> bool {
         DType::BF16 => 1.6e-2,
         _ => 0.13,
     };
-    (x - y).abs() <= relative * (x.abs().max(y.abs()) + 0.1 * largest)
+    (x - y).abs() <= relative * (x.abs().max(y.abs()) + largest)
 }
 
 /// Runs a kernel's machine code on a copy of the memory; elements that nothing has written hold junk.
