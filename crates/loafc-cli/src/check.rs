@@ -30,7 +30,9 @@ pub fn compare(results: &[(String, Value)], expected: &[Value]) -> Outcome<Strin
             _ => return fail(format!("check: {name} is {result:?}, expected {expected:?}")),
         }
     }
-    Ok(format!("check: results agree with the interpreter, largest error {worst:.1e} of the tensor's scale\n"))
+    Ok(format!(
+        "check: results agree with the interpreter, largest error {worst:.1e} of the tensor's scale\n"
+    ))
 }
 
 fn compare_tensors(name: &str, result: &Tensor, expected: &Tensor) -> Outcome<f64> {

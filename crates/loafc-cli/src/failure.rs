@@ -51,7 +51,10 @@ pub fn told<T, E: std::fmt::Display>(result: Result<T, E>) -> Outcome<T> {
 }
 
 /// As [`told`], with what was tried in front.
-pub fn while_doing<T, E: std::fmt::Display>(what: impl std::fmt::Display, result: Result<T, E>) -> Outcome<T> {
+pub fn while_doing<T, E: std::fmt::Display>(
+    what: impl std::fmt::Display,
+    result: Result<T, E>,
+) -> Outcome<T> {
     result.map_err(|e| Box::new(Failure::new(format!("{what}: {e}"))))
 }
 

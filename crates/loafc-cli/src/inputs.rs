@@ -44,7 +44,9 @@ fn read_files(graph: &Graph, arguments: &Inputs) -> Outcome<BTreeMap<String, Ten
         let name = name.trim_start_matches('%');
         let Some(ty) = tensor_inputs(graph).find(|(n, _)| *n == name).map(|(_, ty)| ty) else {
             let known: Vec<&str> = tensor_inputs(graph).map(|(n, _)| n).collect();
-            return fail(format!("--input {text}: the program has no tensor input `{name}`; it has {known:?}"));
+            return fail(format!(
+                "--input {text}: the program has no tensor input `{name}`; it has {known:?}"
+            ));
         };
         let file = while_doing(path, File::open(path))?;
         let tensor = while_doing(path, npy::read(BufReader::new(file)))?;

@@ -37,9 +37,8 @@ fn main() -> ExitCode {
             Err(failure) => failure,
         },
         Ok(Err(failure)) => *failure,
-        Err(_) => Failure::new("internal error: the compiler panicked").help(
-            "please report it with the program's text; RUST_BACKTRACE=1 shows where",
-        ),
+        Err(_) => Failure::new("internal error: the compiler panicked")
+            .help("please report it with the program's text; RUST_BACKTRACE=1 shows where"),
     };
     eprintln!("{:?}", miette::Report::new(failure));
     ExitCode::FAILURE

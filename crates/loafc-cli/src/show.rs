@@ -10,7 +10,9 @@ pub fn value(name: &str, value: &Value) -> String {
     match value {
         Value::Size(size) => format!("{name}: size = {size}\n"),
         Value::None => format!("{name}: none\n"),
-        Value::Tensor(tensor) => format!("{name}: {}{:?} = {}\n", tensor.dtype(), tensor.shape(), elements(tensor)),
+        Value::Tensor(tensor) => {
+            format!("{name}: {}{:?} = {}\n", tensor.dtype(), tensor.shape(), elements(tensor))
+        }
     }
 }
 

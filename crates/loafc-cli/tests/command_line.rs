@@ -119,7 +119,10 @@ fn unreadable_files_are_named() {
 fn wrong_options_inputs_and_sizes_are_named() {
     let program = PROGRAM.as_bytes();
     let message = fails(&["explain", "-", "-o", "max_fuson_size=3"], program);
-    assert!(message.contains("unknown option `max_fuson_size`, did you mean `max_fusion_size`?"), "{message}");
+    assert!(
+        message.contains("unknown option `max_fuson_size`, did you mean `max_fusion_size`?"),
+        "{message}"
+    );
     let message = fails(&["explain", "-", "-o", "threads=many"], program);
     assert!(message.contains("option `threads`: expected a whole number"), "{message}");
     assert!(fails(&["explain", "-", "-o", "threads"], program).contains("expected NAME=VALUE"));

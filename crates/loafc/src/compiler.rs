@@ -53,9 +53,8 @@ impl Compiler {
     /// When the program is not valid or an operator can't be lowered.
     pub fn lower(&self, graph: &Graph) -> Result<NestProgram, CompileError> {
         self.verify_graph(graph)?;
-        let nests = guarded(Phase::Lower, &graph.name, || {
-            Ok(loafc_lower::lower(graph, &LowerOptions::default())?)
-        })?;
+        let nests =
+            guarded(Phase::Lower, &graph.name, || Ok(loafc_lower::lower(graph, &LowerOptions::default())?))?;
         self.verify_nests(&nests)?;
         Ok(nests)
     }

@@ -64,7 +64,9 @@ pub enum CompileError {
         message: String,
     },
     /// A bug in the compiler.
-    #[error("internal error during {phase} of `{program}`: {message}; please report it with the program's text")]
+    #[error(
+        "internal error during {phase} of `{program}`: {message}; please report it with the program's text"
+    )]
     Internal {
         /// Where.
         phase: Phase,

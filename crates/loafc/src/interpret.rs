@@ -142,12 +142,18 @@ impl Compiler {
                     }
                     let sizes = machine.sizes();
                     if level == Level::Group {
-                        loafc_fuse::interpret::run_group(group, sizes, &mut machine.memory).map_err(failed)?;
+                        loafc_fuse::interpret::run_group(group, sizes, &mut machine.memory)
+                            .map_err(failed)?;
                     } else {
                         let built = loop_tree::build(group, &schedule.program)
                             .map_err(|message| LevelError::LoopTree { kernel, message })?;
-                        loop_tree::interpret::interpret(&built.kernel, &built.buffers, sizes, &mut machine.memory)
-                            .map_err(failed)?;
+                        loop_tree::interpret::interpret(
+                            &built.kernel,
+                            &built.buffers,
+                            sizes,
+                            &mut machine.memory,
+                        )
+                        .map_err(failed)?;
                     }
                     kernel += 1;
                 }

@@ -21,7 +21,9 @@ pub enum NpyError {
     #[error("not a .npy file: {0}")]
     Format(String),
     /// The array holds what no tensor holds.
-    #[error("the array has elements of type `{0}`; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8, b1, c8, c16, little-endian")]
+    #[error(
+        "the array has elements of type `{0}`; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8, b1, c8, c16, little-endian"
+    )]
     DType(String),
     /// The array does not fit its file or the memory.
     #[error(transparent)]
@@ -53,7 +55,9 @@ fn dtype_of(name: &str) -> Result<DType, NpyError> {
     DType::ALL
         .into_iter()
         .filter(|d| !stored_raw(d))
-        .find(|d| type_name(*d) == name || (d.bytes() == 1 && type_name(*d)[1..] == name[1.min(name.len())..]))
+        .find(|d| {
+            type_name(*d) == name || (d.bytes() == 1 && type_name(*d)[1..] == name[1.min(name.len())..])
+        })
         .ok_or_else(|| NpyError::DType(name.to_owned()))
 }
 

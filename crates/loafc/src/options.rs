@@ -286,7 +286,10 @@ mod tests {
     #[test]
     fn an_unknown_name_gets_the_closest_one_and_the_list() {
         let message = Options::default().set("max_fuson_size", "3").unwrap_err().to_string();
-        assert!(message.starts_with("unknown option `max_fuson_size`, did you mean `max_fusion_size`?"), "{message}");
+        assert!(
+            message.starts_with("unknown option `max_fuson_size`, did you mean `max_fusion_size`?"),
+            "{message}"
+        );
         assert!(message.contains("score_fusion_memory_threshold"), "{message}");
         let message = Options::default().set("zzz", "3").unwrap_err().to_string();
         assert!(message.starts_with("unknown option `zzz`; known options are loop_ordering"), "{message}");

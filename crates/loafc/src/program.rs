@@ -192,7 +192,7 @@ fn value_of(output: OutputValue, inputs: &[Value]) -> Value {
     };
     let storage = match &tensor.memory {
         OutputMemory::Block(block) => Storage::Block(block.clone()),
-        OutputMemory::Foreign(keepalive) => Storage::Foreign(keepalive.clone()),
+        OutputMemory::Foreign(keepalive) => Storage::Foreign { _keepalive: keepalive.clone() },
         OutputMemory::Input(position) => match &inputs[*position] {
             Value::Tensor(input) => input.storage().clone(),
             // The runtime places tensors on tensors only.

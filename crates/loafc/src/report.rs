@@ -185,11 +185,21 @@ impl Report {
             1e3 * s.codegen
         )?;
         for (k, kernel) in self.kernels.iter().enumerate() {
-            writeln!(text, "\nkernel {k} {} over {}, {}", kernel.name, kernel.outer, bytes_text(kernel.bytes))?;
+            writeln!(
+                text,
+                "\nkernel {k} {} over {}, {}",
+                kernel.name,
+                kernel.outer,
+                bytes_text(kernel.bytes)
+            )?;
             for member in &kernel.members {
-                let stage = if kernel.stages > 1 { format!("stage {}: ", member.stage) } else { String::new() };
-                let source =
-                    if member.source.is_empty() { String::new() } else { format!("  # {}", member.source.join(", ")) };
+                let stage =
+                    if kernel.stages > 1 { format!("stage {}: ", member.stage) } else { String::new() };
+                let source = if member.source.is_empty() {
+                    String::new()
+                } else {
+                    format!("  # {}", member.source.join(", "))
+                };
                 writeln!(text, "  {stage}{}{source}", member.name)?;
             }
             write_traffic(text, "reads", &kernel.reads)?;

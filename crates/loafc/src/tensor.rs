@@ -24,7 +24,7 @@ pub struct Tensor {
 #[derive(Clone)]
 pub(crate) enum Storage {
     Block(Arc<Block>),
-    Foreign(Keepalive),
+    Foreign { _keepalive: Keepalive },
 }
 
 // SAFETY: the elements are only read through shared references, and changed only through a unique one.
@@ -286,7 +286,7 @@ impl Tensor {
     pub(crate) fn make_unique(&mut self) -> Result<(), TensorError> {
         let unique = match &mut self.storage {
             Storage::Block(block) => Arc::get_mut(block).is_some(),
-            Storage::Foreign(_) => false,
+            Storage::Foreign { .. } => false,
         };
         if !unique {
             *self = self.with_strides(&self.strides)?;
