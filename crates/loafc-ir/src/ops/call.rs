@@ -37,6 +37,8 @@ pub struct TensorArg {
 }
 
 /// A tensor or a number among the arguments.
+// Operands are few and short-lived; a box for each would cost more than their size.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
     /// A tensor.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::call::{Call, shape_text};
 use super::elements::row_major;
 use super::error::{EvalError, InferError};
+use super::foreach::CallArgs;
 use super::{ResultTypes, find};
 use crate::dtype::Scalar;
 use crate::graph::{Arg, Device, Dims, Graph, Input, Node, TensorId, TensorType, ValueType};
@@ -161,11 +162,7 @@ fn bind_dims(dims: &[Size], sizes: &SymbolValues) -> Result<Dims, EvalError> {
     dims.iter().map(|s| bind_size(*s, sizes)).collect()
 }
 
-fn bind_args(
-    args: &[Arg],
-    kwargs: &[(Arc<str>, Arg)],
-    sizes: &SymbolValues,
-) -> Result<(Vec<Arg>, Vec<(Arc<str>, Arg)>), EvalError> {
+fn bind_args(args: &[Arg], kwargs: &[(Arc<str>, Arg)], sizes: &SymbolValues) -> Result<CallArgs, EvalError> {
     let args = args.iter().map(|a| bind_arg(a, sizes)).collect::<Result<_, _>>()?;
     let kwargs = kwargs
         .iter()

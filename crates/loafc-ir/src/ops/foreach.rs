@@ -75,12 +75,12 @@ pub(super) const OPS: &[OpDef] = &[
     addc("aten._foreach_addcdiv.ScalarList", "self, tensor1, tensor2, scalars", "aten.addcdiv.default"),
 ];
 
-/// Arguments of the call on one element.
-pub type EachArgs = (Vec<Arg>, Vec<(Arc<str>, Arg)>);
+/// Positional and keyword arguments of a call.
+pub type CallArgs = (Vec<Arg>, Vec<(Arc<str>, Arg)>);
 
 impl Foreach {
     /// The arguments of each call on elements, in order. Lists must be of one length.
-    pub fn calls(&self, call: &Call) -> Result<Vec<EachArgs>, InferError> {
+    pub fn calls(&self, call: &Call) -> Result<Vec<CallArgs>, InferError> {
         let lists = || call.args.iter().filter_map(|arg| if let Arg::List(l) = arg { Some(l) } else { None });
         let Some(count) = lists().next().map(Vec::len) else {
             return Err(call.invalid("self", "a list of tensors was expected"));
@@ -91,7 +91,7 @@ impl Foreach {
         Ok((0..count).map(|k| self.arguments(call, k)).collect())
     }
 
-    fn arguments(&self, call: &Call, k: usize) -> EachArgs {
+    fn arguments(&self, call: &Call, k: usize) -> CallArgs {
         let mut args = Vec::new();
         let mut kwargs: Vec<(Arc<str>, Arg)> = call.kwargs.to_vec();
         for (position, arg) in call.args.iter().enumerate() {

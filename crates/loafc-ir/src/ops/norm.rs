@@ -432,7 +432,7 @@ fn infer_glu(call: &Call) -> Result<ResultTypes, InferError> {
         return Err(call.invalid("self", format!("the extent {} is not even", x.shape[dim])));
     };
     x.shape[dim] = half;
-    let strides = super::shape::iterator_strides(&x.shape, &[x.strides.clone()]);
+    let strides = super::shape::iterator_strides(&x.shape, std::slice::from_ref(&x.strides));
     one(TensorType { strides, ..x })
 }
 

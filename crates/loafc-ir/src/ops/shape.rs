@@ -193,7 +193,11 @@ pub fn suggested_strides(like: &TensorType, shape: &[Size]) -> Dims {
 
 /// Strides of `torch.empty_like(ty)`: its own where it is dense, else dense ones in the same memory order.
 pub fn preserved_strides(ty: &TensorType) -> Dims {
-    if is_dense(ty) { ty.strides.clone() } else { iterator_strides(&ty.shape, &[ty.strides.clone()]) }
+    if is_dense(ty) {
+        ty.strides.clone()
+    } else {
+        iterator_strides(&ty.shape, std::slice::from_ref(&ty.strides))
+    }
 }
 
 /// Type of the result of an elementwise operator.
