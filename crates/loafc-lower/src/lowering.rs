@@ -814,10 +814,14 @@ impl<'g> Lowering<'g> {
         self.push_nest(emitter.finish());
     }
 
-    /// Dimensions from the largest stride to the smallest; those that can't be compared keep their order.
+    /// Dimensions from the largest stride to the smallest. Those without a stride stay outside of the others: what
+    /// they move by is not known, or nothing.
     pub(crate) fn loop_order(&self, shape: &[Size], strides: &[Size]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..shape.len()).collect();
-        let key = |d: &usize| std::cmp::Reverse(strides[*d].hint(&self.graph.hints).unsigned_abs());
+        let key = |d: &usize| {
+            let stride = strides[*d].hint(&self.graph.hints).unsigned_abs();
+            std::cmp::Reverse(if stride == 0 { u64::MAX } else { stride })
+        };
         order.sort_by_key(key);
         order
     }
@@ -1040,8 +1044,12 @@ impl<'g> Lowering<'g> {
         if let Some(input) = self.graph.inputs.iter().position(|i| *i == Input::Tensor(id)) {
             return Ok(Output::Input(input));
         }
+        let has_gaps = !same_layout(&ty.shape, &dense_strides(&ty.shape, &ty.strides), &ty.strides);
+        let repeats = (0..ty.shape.len()).any(|d| ty.strides[d].is(0) && !ty.shape[d].is(1));
         let mut view = match self.as_view(expr) {
             Some(view) => view,
+            // A part of a value that is nowhere as a whole: only that part is written, where the whole would have it.
+            None if has_gaps && !repeats => self.stored_as(expr, ty),
             // A copy must be one, even of what lies in memory in the right strides.
             None if matches!(self.arena.get(expr).expr, Expr::Copy(_)) => self.realize(expr),
             None => self.store(expr),
@@ -1055,11 +1063,9 @@ impl<'g> Lowering<'g> {
 
     /// A copy of a value in the strides of a type.
     fn stored_as(&mut self, expr: ExprId, ty: &TensorType) -> TensorView {
-        self.current = self.arena.get(expr).origin as usize;
-        let copy = self.copy(expr);
         let name = self.arena.get(expr).name.clone().unwrap_or_else(|| Arc::from("output"));
         let view = self.new_buffer(name, ty);
-        self.write(copy, &view, StoreMode::Set);
+        self.write(expr, &view, StoreMode::Set);
         view
     }
 }
