@@ -41,8 +41,8 @@ pub fn digamma(x: f64) -> f64 {
         if x == x.floor() {
             return f64::NAN;
         }
-        // The tangent has period 1 in x: reduced first, it keeps its digits.
-        let fraction = x - x.floor();
+        // The tangent has period 1 in x: reduced to the nearest integer first, it keeps its digits.
+        let fraction = x - x.round();
         return digamma(1.0 - x) - PI / libm::tan(PI * fraction);
     }
     let (mut x, mut shift) = (x, 0.0);
@@ -84,6 +84,7 @@ mod tests {
         assert!(close(digamma(100.0), 4.600_161_852_738_087));
         assert_eq!(digamma(0.0), f64::NEG_INFINITY);
         assert_eq!(digamma(-0.0), f64::INFINITY);
+        assert!(close(digamma(-1e-30) / 1e30, 1.0));
         assert!(digamma(-2.0).is_nan());
     }
 }
