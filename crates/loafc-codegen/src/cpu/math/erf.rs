@@ -1,7 +1,7 @@
 //! The error function, its complement and its inverse.
 
 use super::coefficients as c;
-use super::exp::{exp_f32_normal, exp_pair};
+use super::exp::{exp_f32_normal, exp_pair, exp_short};
 use super::lanes::{Float, Width};
 use super::log::{log_of_pair, log_short};
 use super::pair::{Pair, fast_two_sum, two_product, two_sum};
@@ -29,7 +29,7 @@ pub(super) fn erf<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// 1 - erf.
 pub(super) fn erfc<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     if x.width == Width::F32 {
-        return erfc(x.widen()).narrow();
+        return erfc_f32(x);
     }
     let magnitude = x.abs();
     let z = x * x;
@@ -45,6 +45,15 @@ pub(super) fn erfc<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 
 fn erfc_positive<'e, 'ctx>(a: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
     erfc_scaled(a).scale(2f64.powi(-200))
+}
+
+/// Through f64, where a² is exact and short polynomials do.
+fn erfc_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let a = x.abs().widen().at_most(11.0);
+    let t = (a - 4.0) / (a + 4.0);
+    let right = exp_short(-(a * a)) * t.polynomial(&c::ERFC_SHORT) / a.fma(2.0, a.constant(1.0));
+    let left = a.constant(2.0) - right;
+    x.widen().lt(0.0).select(left, right).narrow()
 }
 
 /// 2^200·erfc(a) for 0 ≤ a ≤ 28.

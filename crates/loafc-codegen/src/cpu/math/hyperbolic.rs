@@ -112,7 +112,11 @@ fn sqrt_rest<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// ln(x + √(x² - 1)); near 1 as ln(1 + t + √(2t + t²)) with t = x - 1.
 pub(super) fn acosh<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     if x.width == Width::F32 {
-        return acosh(x.widen()).narrow();
+        // In f64, where x² - 1 is exact and what the root adds to x keeps its precision.
+        let wide = x.widen();
+        let value = log_short(wide + wide.fma(wide, wide.constant(-1.0)).sqrt());
+        let value = finite_or_same(wide, value).narrow();
+        return x.ge(1.0).select(value, x.constant(f64::NAN));
     }
     let t = x - 1.0;
     let square = two_product(t, t);
@@ -131,7 +135,7 @@ pub(super) fn acosh<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// ln((1+x)/(1-x))/2.
 pub(super) fn atanh<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     if x.width == Width::F32 {
-        return atanh(x.widen()).narrow();
+        return atanh_f32(x);
     }
     let magnitude = x.abs();
     let divisor = two_sum(x.constant(1.0), -magnitude);
@@ -140,4 +144,15 @@ pub(super) fn atanh<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let value = magnitude.lt(1e-150).select(magnitude, value);
     let limit = magnitude.eq(1.0).choose(f64::INFINITY, f64::NAN, x);
     magnitude.lt(1.0).select(value, limit).copysign(x)
+}
+
+/// Through f64: the logarithm of (1+x)/(1-x) keeps precision enough down to where two terms of the series do.
+fn atanh_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let wide = x.abs().widen();
+    let one = wide.constant(1.0);
+    let large = log_short((one + wide) / (one - wide)) * 0.5;
+    let small = (wide * wide).fma(wide * (1.0 / 3.0), wide);
+    let value = wide.lt(1.0 / 1024.0).select(small, large);
+    let limit = wide.eq(1.0).choose(f64::INFINITY, f64::NAN, wide);
+    wide.lt(1.0).select(value, limit).narrow().copysign(x)
 }

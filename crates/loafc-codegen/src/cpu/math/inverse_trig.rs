@@ -25,40 +25,46 @@ fn fold<'e, 'ctx>(x: Float<'e, 'ctx>) -> Folded<'e, 'ctx> {
     let root = large.select(sqrt, magnitude);
     let rest = (-sqrt).fma(sqrt, z) / (sqrt + sqrt);
     let root_low = (large & z.gt(0.0)).select(rest, x.constant(0.0));
-    let tail = root * z * z.polynomial(&c::ASIN);
+    let coefficients: &[f64] = match x.width {
+        Width::F32 => &c::ASIN_F32,
+        Width::F64 => &c::ASIN,
+    };
+    let tail = root * z * z.polynomial(coefficients);
     Folded { large, root, root_low, tail }
+}
+
+/// π/2 in two floats of this width.
+fn half_pi(width: Width) -> [f64; 2] {
+    match width {
+        Width::F32 => c::HALF_PI_F32,
+        Width::F64 => [c::PI[0] * 0.5, c::PI[1] * 0.5],
+    }
 }
 
 /// The arc sine.
 pub(super) fn asin<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    if x.width == Width::F32 {
-        return asin(x.widen()).narrow();
-    }
+    let [half_pi, half_pi_low] = half_pi(x.width);
     let folded = fold(x);
     let small = folded.root + folded.tail;
-    let half_pi = x.constant(c::PI[0] * 0.5);
     let twice = Pair { high: folded.root * 2.0, low: (folded.tail + folded.root_low) * 2.0 };
-    let difference = fast_two_sum(half_pi, -twice.high);
-    let large = difference.high + (difference.low - (twice.low - c::PI[1] * 0.5));
+    let difference = fast_two_sum(x.constant(half_pi), -twice.high);
+    let large = difference.high + (difference.low - (twice.low - half_pi_low));
     folded.large.select(large, small).copysign(x)
 }
 
 /// The arc cosine.
 pub(super) fn acos<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    if x.width == Width::F32 {
-        return acos(x.widen()).narrow();
-    }
+    let [half_pi, half_pi_low] = half_pi(x.width);
     let folded = fold(x);
     let negative = x.sign_bit();
-    let half_pi = x.constant(c::PI[0] * 0.5);
     let signed = folded.root.copysign(x);
-    let near = fast_two_sum(half_pi, -signed);
-    let middle = near.high + (near.low - (folded.tail.copysign(x) - c::PI[1] * 0.5));
+    let near = fast_two_sum(x.constant(half_pi), -signed);
+    let middle = near.high + (near.low - (folded.tail.copysign(x) - half_pi_low));
     let low = folded.tail + folded.root_low;
     let right = (folded.root + low) * 2.0;
-    let pi = x.constant(c::PI[0]);
+    let pi = x.constant(2.0 * half_pi);
     let far = fast_two_sum(pi, folded.root * -2.0);
-    let left = far.high + (far.low - low.fma(2.0, x.constant(-c::PI[1])));
+    let left = far.high + (far.low - low.fma(2.0, x.constant(-2.0 * half_pi_low)));
     folded.large.select(negative.select(left, right), middle)
 }
 

@@ -512,14 +512,6 @@ impl<'e, 'ctx> Float<'e, 'ctx> {
         let v = self.e.builder.build_int_truncate(bits.v, self.e.int_type(32), "");
         Int { e: self.e, v: self.e.keep(v, self.e.int_type(32).get_undef()), bits: 32 }.as_float()
     }
-
-    /// To signed integers of the same width; only for values in range.
-    pub(super) fn to_int(self) -> Int<'e, 'ctx> {
-        let bits = self.width.bits();
-        let to = self.e.int_type(bits);
-        let v = self.e.builder.build_float_to_signed_int(self.v, to, "");
-        Int { e: self.e, v: self.e.keep(v, to.get_undef()), bits }
-    }
 }
 
 impl<'e, 'ctx> Int<'e, 'ctx> {

@@ -69,8 +69,25 @@ fn log_core<'e, 'ctx>(high: Float<'e, 'ctx>, low: Option<Float<'e, 'ctx>>) -> Fl
     k.fma(c::LN2[0], -(inner - f))
 }
 
-fn log_f32_parts<'e, 'ctx>(split: &Split<'e, 'ctx>) -> Float<'e, 'ctx> {
-    let f = split.fraction;
+/// The logarithm of an f32 in its parts.
+fn ln_f32<'e, 'ctx>(parts: &Split<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let tail = parts.exponent.fma(c::LN2_F32[1], log_f32_tail(parts));
+    parts.exponent.fma(c::LN2_F32[0], parts.fraction + tail)
+}
+
+/// The logarithm to another base of an f32: `base` is the logarithm of e, `octave` that of 2, in two floats each.
+fn log_f32_to_base<'e, 'ctx>(x: Float<'e, 'ctx>, base: [f64; 2], octave: [f64; 2]) -> Float<'e, 'ctx> {
+    let parts = split_at_default(x);
+    let log = fast_two_sum(parts.fraction, log_f32_tail(&parts));
+    let product = two_product(log.high, x.constant(base[0]));
+    let low = log.low.fma(base[0], log.high.fma(base[1], product.low));
+    let low = if octave[1] == 0.0 { low } else { parts.exponent.fma(octave[1], low) };
+    parts.exponent.fma(octave[0], product.high + low)
+}
+
+/// ln(1 + f) - f.
+fn log_f32_tail<'e, 'ctx>(parts: &Split<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let f = parts.fraction;
     let square = f * f;
     let cubic = square * f * f.polynomial(&c::LOG_F32);
     square.fma(-0.5, cubic)
@@ -79,11 +96,7 @@ fn log_f32_parts<'e, 'ctx>(split: &Split<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// ln x.
 pub(super) fn log<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let value = match x.width {
-        Width::F32 => {
-            let parts = split_at_default(x);
-            let tail = parts.exponent.fma(c::LN2_F32[1], log_f32_parts(&parts));
-            parts.exponent.fma(c::LN2_F32[0], parts.fraction + tail)
-        }
+        Width::F32 => ln_f32(&split_at_default(x)),
         Width::F64 => log_core(x, None),
     };
     with_limits(x, value)
@@ -103,14 +116,25 @@ pub(super) fn log1p_of_pair<'e, 'ctx>(y: Pair<'e, 'ctx>) -> Float<'e, 'ctx> {
 
 /// ln(1 + x).
 pub(super) fn log1p<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    if x.width == Width::F32 {
-        return log1p(x.widen()).narrow();
-    }
-    let value = log1p_of_pair(Pair::of(x));
+    let value = match x.width {
+        Width::F32 => log1p_f32(x),
+        Width::F64 => log1p_of_pair(Pair::of(x)),
+    };
     let value = x.eq(0.0).select(x, value);
     let below = x.lt(-1.0).select(f64::NAN, x);
     let special = x.eq(-1.0).select(f64::NEG_INFINITY, below);
     (x.gt(-1.0) & x.lt(f64::INFINITY)).select(value, special)
+}
+
+fn log1p_f32<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let sum = two_sum(x.constant(1.0), x);
+    let mut parts = split_at_default(sum.high);
+    // What rounding took from 1 + x goes into the fraction; for large x it does not matter, and the power might not
+    // exist.
+    let power = (parts.normal_exponent.constant(127 << 23) - (parts.normal_exponent << 23)).as_float();
+    let lost = x.lt(1e9).select(sum.low * power, x.constant(0.0));
+    parts.fraction = parts.fraction + lost;
+    ln_f32(&parts)
 }
 
 /// The logarithm of an f64 > 0 as a pair, with 2^-66 of relative error.
@@ -146,15 +170,7 @@ pub(super) fn log_short<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// log2 x.
 pub(super) fn log2<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let value = match x.width {
-        Width::F32 => {
-            // Both parts of log2(e) times both parts of the logarithm; k itself is exact.
-            let parts = split_at_default(x);
-            let tail = log_f32_parts(&parts);
-            let log = fast_two_sum(parts.fraction, tail);
-            let product = two_product(log.high, x.constant(c::LOG2_E_F32[0]));
-            let low = log.low.fma(c::LOG2_E_F32[0], log.high.fma(c::LOG2_E_F32[1], product.low));
-            parts.exponent + (product.high + low)
-        }
+        Width::F32 => log_f32_to_base(x, c::LOG2_E_F32, [1.0, 0.0]),
         Width::F64 => {
             let Split { exponent, fraction, .. } = split_at_default(x);
             let product = significand_log(fraction).times(Pair::constant(x, c::LOG2_E));
@@ -168,8 +184,7 @@ pub(super) fn log2<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 /// log10 x.
 pub(super) fn log10<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     if x.width == Width::F32 {
-        let wide = x.widen();
-        return with_limits(x, (log_short(wide) * c::LOG10_E[0]).narrow());
+        return with_limits(x, log_f32_to_base(x, c::LOG10_E_F32, c::LOG10_2_F32));
     }
     let Split { exponent, fraction, .. } = split_at_default(x);
     let product = significand_log(fraction).times(Pair::constant(x, c::LOG10_E));

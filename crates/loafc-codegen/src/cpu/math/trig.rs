@@ -102,7 +102,8 @@ fn payne_hanek<'e, 'ctx>(x: Float<'e, 'ctx>) -> Turned<'e, 'ctx> {
     let lower = fast_two_sum(d, e);
     let fraction = Pair::plus(upper, lower);
     let angle = fraction.times(Pair { high: x.constant(c::PI[0] * 0.5), low: x.constant(c::PI[1] * 0.5) });
-    let poison = x - x;
+    // Zero, or NaN where the argument is no number or infinite.
+    let poison = x * 0.0;
     Turned { count: count.as_float(), rest: Pair { high: angle.high + poison, low: angle.low } }
 }
 

@@ -178,6 +178,7 @@ def main():
     split("LOG2_E", "1/ln 2 in two parts.", 1 / ln2, [53, 53])
     split("LOG10_E", "1/ln 10 in two parts.", 1 / log(mpf(10)), [53, 53])
     split("LOG10_2", "log10 2 in two parts; products of the first with exponents are exact.", ln2 / log(mpf(10)), [42, 53])
+    split("LOG10_2_F32", "log10 2 in two floats; products of the first with exponents are exact.", ln2 / log(mpf(10)), [12, 24])
     split("LOG10_E_F32", "1/ln 10 in two floats.", 1 / log(mpf(10)), [24, 24])
     split("LOG2_E_F32", "1/ln 2 in two floats.", 1 / ln2, [24, 24])
     split("PI", "π in three parts.", pi + 0, [53, 53, 53])
@@ -246,7 +247,6 @@ def main():
     table("COS_SHORT", "(cos r - 1 + r²/2)/r⁴ in r², |r| ≤ π/4, in f64 for results in f32.", minimax(lambda z: (cos(sqrt(z)) - 1 + z / 2) / z**2, TINY, quarter, 3, lambda z: z * z))
 
     table("ATAN", "(atan t - t)/t³ in t², t ≤ tan(π/8).", minimax(odd(atan), TINY, mpf("0.17158"), 10, lambda z: z))
-    table("ATAN_SHORT", "(atan t - t)/t³ in t², t ≤ tan(π/8), in f64 for results in f32.", minimax(odd(atan), TINY, mpf("0.17158"), 5, lambda z: z))
     table("ATAN_F32", "(atan t - t)/t³ in t², t ≤ 1.", minimax_single(odd(atan), TINY, 1, 8, lambda z: z * sqrt(z) / atan(sqrt(z))))
     table("ASIN", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax(odd(asin), TINY, mpf("0.2500001"), 12, lambda z: z))
     table("ASIN_F32", "(asin x - x)/x³ in x², x ≤ 1/2.", minimax_single(odd(asin), TINY, mpf("0.2500001"), 4, lambda z: z))
@@ -273,6 +273,8 @@ def main():
     tail = minimax(scaled_erfc, -1, mpf("0.7501"), 23)
     table("ERFC", "(1+2a) exp(a²) erfc(a) in t = (a-4)/(a+4), 0 ≤ a ≤ 28, without its first coefficient.", tail[1:])
     split("ERFC_FIRST", "The first coefficient of that, in two parts.", tail[0], [53, 53])
+
+    table("ERFC_SHORT", "(1+2a) exp(a²) erfc(a) in t, 0 ≤ a ≤ 11, in f64 for results in f32.", minimax(scaled_erfc, -1, mpf("0.4667"), 11))
 
     erfinv_tables()
     gamma_tables()

@@ -19,6 +19,9 @@ pub(super) const LOG10_E: [f64; 2] = [0.4342944819032518, 1.098319650216765e-17]
 /// log10 2 in two parts; products of the first with exponents are exact.
 pub(super) const LOG10_2: [f64; 2] = [0.30102999566395283, 2.8363394551044964e-14];
 
+/// log10 2 in two floats; products of the first with exponents are exact.
+pub(super) const LOG10_2_F32: [f64; 2] = [0.301025390625, 4.605039066518657e-06];
+
 /// 1/ln 10 in two floats.
 pub(super) const LOG10_E_F32: [f64; 2] = [0.4342944920063019, -1.0103049952192578e-08];
 
@@ -218,16 +221,6 @@ pub(super) const ATAN: [f64; 11] = [
     -0.017922258962203536,
 ];
 
-/// (atan t - t)/t³ in t², t ≤ tan(π/8), in f64 for results in f32.
-pub(super) const ATAN_SHORT: [f64; 6] = [
-    -0.3333333251468524,
-    0.1999990520080963,
-    -0.14282042562661543,
-    0.1104510039314802,
-    -0.08478448326894046,
-    0.047483693865783744,
-];
-
 /// (atan t - t)/t³ in t², t ≤ 1.
 pub(super) const ATAN_F32: [f64; 9] = [
     -0.33333298563957214,
@@ -391,6 +384,22 @@ pub(super) const ERFC: [f64; 23] = [
 
 /// The first coefficient of that, in two parts.
 pub(super) const ERFC_FIRST: [f64; 2] = [1.2329951186255526, -4.524796793538179e-17];
+
+/// (1+2a) exp(a²) erfc(a) in t, 0 ≤ a ≤ 11, in f64 for results in f32.
+pub(super) const ERFC_SHORT: [f64; 12] = [
+    1.2329951191422586,
+    -0.13962113353444042,
+    0.015379564699314252,
+    0.06809788710702509,
+    -0.10103619268645664,
+    0.09372263441169369,
+    -0.06636670660424303,
+    0.037199517167373554,
+    -0.01600838888954775,
+    0.005116810577738238,
+    -0.0010692406804342855,
+    -0.000621559674799754,
+];
 
 /// erfinv(x)/x in w - 3.125, w = -ln(1-x²) < 6.25.
 pub(super) const ERFINV_NEAR: [f64; 25] = [
