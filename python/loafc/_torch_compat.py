@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._higher_order_ops.effects import with_effects as with_effects  # a call whose order matters
 
 
 def symbol_hint(shape_env: Any, symbol: sympy.Symbol) -> int | None:
@@ -16,6 +17,16 @@ def symbol_hint(shape_env: Any, symbol: sympy.Symbol) -> int | None:
         if values is not None and symbol in values:
             return int(values[symbol])
     return None
+
+
+def guarded_to_be(shape_env: Any, expr: sympy.Expr, value: int) -> bool:
+    """Whether the guards on sizes leave an expression only this value."""
+    if shape_env is None:
+        return False
+    hints = {s: sympy.Integer(h) for s in expr.free_symbols if (h := symbol_hint(shape_env, s)) is not None}
+    if len(hints) < len(expr.free_symbols) or expr.xreplace(hints) != value:
+        return False
+    return shape_env._maybe_evaluate_static(sympy.Eq(expr, value)) == sympy.true
 
 
 def aot_backend(**kwargs: Any) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from . import python_operators
-from ._torch_compat import symbol_hint
+from ._torch_compat import guarded_to_be, symbol_hint, with_effects
 from .errors import ConvertError
 from .literals import (
     DTYPE_NAMES,
@@ -120,6 +120,8 @@ class _Converter:
         self.lines: list[str] = []
         # Text of each value: `%name`, a size expression, or a list of them.
         self.names: dict[Node, Any] = {}
+        # Texts that some call or the result names.
+        self.used: set[str] = set()
         self.shape_env: Any = None
         self.symbols: dict[sympy.Symbol, None] = {}
         self.expr_texts: dict[Any, str] = {}
@@ -214,6 +216,9 @@ class _Converter:
         if isinstance(val, (torch.SymFloat, torch.SymBool)):
             self.names[node] = _symbolic(val)
             return
+        if target is with_effects:
+            self._effect(node, val)
+            return
         op = self._target_name(target)
         if op in _SIZE_ASSERTIONS:
             return
@@ -222,14 +227,27 @@ class _Converter:
         if isinstance(val, (int, float, bool)):
             self.names[node] = self._literal(val)
             return
-        results = self._results(node, val)
+        self._emit(node, self._results(node, val), target, node.args)
+
+    def _effect(self, node: Node, val: Any) -> None:
+        """A call with effects, which tokens keep in order: calls of a program are in order without them."""
+        _, target, *args = node.args
+        if len(val) == 2 and val[1] is None:
+            results = ""
+            self.names[node] = [_PythonObject(None)] * 2
+        else:
+            results = self._list_results(node, val).partition(", ")[2]
+        self._emit(node, results, target, args)
+
+    def _emit(self, node: Node, results: str, target: Any, args: Sequence[Any]) -> None:
+        op = self._target_name(target)
         try:
             if not isinstance(target, torch._ops.OpOverload):
                 raise Unsayable
-            arguments = self._arguments(node.args, node.kwargs)
+            arguments = self._arguments(args, node.kwargs)
             self.operators.setdefault(op, target)
         except Unsayable:
-            op, arguments = self._python_operator(node, op)
+            op, arguments = self._python_operator(node, target, args)
         left = f"{results} = " if results else ""
         self.lines.append(f"  {left}{op}({arguments}){self._location(node)}")
 
@@ -312,6 +330,7 @@ class _Converter:
     def _node_text(self, node: Node) -> str:
         text = self.names.get(node)
         if isinstance(text, str):
+            self.used.add(text)
             return text
         if isinstance(text, list):
             return "[" + ", ".join(self._item_text(t) for t in text) + "]"
@@ -329,12 +348,13 @@ class _Converter:
     def _list_text(self, values: Sequence[Any]) -> str:
         return "[" + ", ".join([self._text(v) for v in values]) + "]"
 
-    def _python_operator(self, node: Node, op: str) -> tuple[str, str]:
+    def _python_operator(self, node: Node, target: Any, arguments: Sequence[Any]) -> tuple[str, str]:
         """Makes the call a Python operator over tensors and sizes; returns its name and its arguments."""
         flat: list[str] = []
         positions: dict[str, int] = {}
 
         def leaf(text: str) -> Leaf:
+            self.used.add(text)
             if text not in positions:
                 positions[text] = len(flat)
                 flat.append(text)
@@ -367,11 +387,12 @@ class _Converter:
                 return Computed(name, {s: leaf(self._expr_text(s)) for s in free})
             raise ConvertError(f"`{node.name}`: its argument `{source}` has no value")
 
-        args = template(tuple(node.args))
+        args = template(tuple(arguments))
         kwargs = template(dict(node.kwargs))
-        short = re.sub(r"\W+", "_", op.rsplit(".", 2)[-2] if op.count(".") >= 2 else op)
+        op = self._target_name(target)
+        short = re.sub(r"\W+", "_", op.rsplit(".", 2)[-2] if op.count(".") >= 2 else op).strip("_")
         name = f"python.{short}.call_{len(self.operators)}"
-        self.operators[name] = python_operators.operator(node.target, args, kwargs)
+        self.operators[name] = python_operators.operator(target, args, kwargs)
         return name, ", ".join(flat)
 
     # -- outputs ---------------------------------------------------------------------------------------------
@@ -387,6 +408,7 @@ class _Converter:
             if isinstance(name, torch.SymInt):
                 name = self._size(name)
             if isinstance(name, str):
+                self.used.add(name)
                 outputs.append(len(texts))
                 texts.append(name)
             elif name is None:
@@ -435,10 +457,17 @@ class _Converter:
     def _expr_text(self, expr: Any) -> str:
         text = self.expr_texts.get(expr)
         if text is None:
-            for symbol in expr.free_symbols:
-                self.symbols.setdefault(symbol)
-            text = self.expr_texts[expr] = size_text(expr)
+            text = self.expr_texts[expr] = self._new_expr_text(expr)
         return text
+
+    def _new_expr_text(self, expr: Any) -> str:
+        # That an extent is one decides whether it is broadcast. A guard may say so of an expression that doesn't
+        # simplify by itself.
+        if not expr.is_Symbol and guarded_to_be(self.shape_env, expr, 1):
+            return "1"
+        for symbol in expr.free_symbols:
+            self.symbols.setdefault(symbol)
+        return size_text(expr)
 
     def _location(self, node: Node) -> str:
         trace = node.meta.get("stack_trace")
@@ -458,7 +487,7 @@ class _Converter:
         unguarded: set[int] = set()
         for k, node in enumerate(placeholders):
             val = node.meta.get("val")
-            if isinstance(val, torch.Tensor) and (node.users or self.names[node] in output_texts):
+            if isinstance(val, torch.Tensor) and self.names[node] in self.used:
                 if val.is_conj() or val.is_neg():
                     lazy.append(k)
                 if node.name.startswith("tangents"):

@@ -11,6 +11,7 @@ import torch
 from ._torch_compat import inductor_decompositions
 
 aten = torch.ops.aten
+prims = torch.ops.prims
 
 # Taken apart by TorchInductor for reasons that are its own. Each stays whole here, for the reason beside it.
 _KEPT = (
@@ -18,7 +19,43 @@ _KEPT = (
     aten.mm,
     aten.addmm,
     aten.bmm,
+    # Becomes `index_put`, which takes negative positions where eager mode refuses them.
+    aten.index_add,
 )
+
+
+def _max_pool2d(
+    x: torch.Tensor,
+    kernel_size: list[int],
+    stride: list[int] | None = None,
+    padding: list[int] | int = 0,
+    dilation: list[int] | int = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """Maxima with one byte for each position in its window, as TorchInductor keeps them for the backward pass.
+
+    Its own decomposition asks its lowering module, which takes a second to import.
+    """
+    kernel_size, padding, dilation = _pair(kernel_size), _pair(padding), _pair(dilation)
+    stride = _pair(stride) if stride else kernel_size
+    if kernel_size[0] * kernel_size[1] > torch.iinfo(torch.int8).max:
+        return NotImplemented
+    values, offsets = prims._low_memory_max_pool_with_offsets(x, kernel_size, stride, padding, dilation, ceil_mode)
+    indices = prims._low_memory_max_pool_offsets_to_indices(
+        offsets, kernel_size, x.shape[-2:], stride, padding, dilation
+    )
+    return values, indices
+
+
+def _pair(value: list[int] | int) -> list[int]:
+    values = [value] if isinstance(value, int) else list(value)
+    return values * 2 if len(values) == 1 else values
+
+
+# Taken apart in another way than TorchInductor does.
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten.max_pool2d_with_indices.default: _max_pool2d,
+}
 
 
 @cache
@@ -28,4 +65,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for packet in _KEPT:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    # Its decomposition needs TorchInductor's lowering module too; ATen's own is called instead.
+    table.pop(aten.max_pool3d_with_indices.default, None)
+    table.update(_OWN)
     return table
