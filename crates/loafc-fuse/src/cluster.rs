@@ -290,6 +290,11 @@ impl Respace {
         self.demoted().chain(self.kept(&member.inner, 0).iter().copied()).collect()
     }
 
+    /// Extents of those inner digits of a member that stay.
+    pub fn kept_inner<'a>(&self, member: &'a Member) -> &'a [Size] {
+        self.kept(&member.inner, 0)
+    }
+
     /// What stays of a list with one entry for each digit, from the first inner one on.
     fn kept<'a, T>(&self, list: &'a [T], first_inner: usize) -> &'a [T] {
         if self.takes_inner { &[] } else { &list[first_inner..] }

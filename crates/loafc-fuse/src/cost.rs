@@ -284,7 +284,7 @@ fn has_barrier(first: &Cluster, second: &Cluster) -> bool {
 
 /// Elements that are fetched or stored together.
 struct Class<'a> {
-    placed: Option<Placed>,
+    placed: Option<Placed<'a>>,
     access: &'a Access,
     /// Whether the kernel makes them itself before it reads them.
     made: bool,
@@ -294,7 +294,10 @@ struct Class<'a> {
 /// Bytes that cross between memory and the kernel for one buffer: reads once where they are of the same outer
 /// iteration and still in the cache, writes unless nothing outside needs them.
 fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) -> i64 {
-    let mut accesses: SmallVec<[(loafc_ir::nest::StepId, &Access, Option<Placed>); 6]> = SmallVec::new();
+    if let Some(bytes) = traffic_of_two(facts, sides, barrier) {
+        return bytes;
+    }
+    let mut accesses: SmallVec<[(loafc_ir::nest::StepId, &Access, Option<Placed>); 4]> = SmallVec::new();
     let mut steps = 0;
     for (cluster, at, with) in sides {
         let entry = &cluster.buffers[*at];
@@ -310,7 +313,7 @@ fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) 
     let mut partial = false;
     for (_, access, placed) in accesses {
         partial |= access.kind == AccessKind::PartialWrite;
-        let same = classes.iter_mut().find(|c| coincide(facts, c, &placed, access.item, barrier));
+        let same = classes.iter_mut().find(|c| coincide(facts, &c.placed, &placed, access.item, barrier));
         match same {
             Some(class) => {
                 class.written |= access.kind.writes();
@@ -336,12 +339,38 @@ fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) 
     sum(&|c| !c.made) + written
 }
 
-fn coincide(facts: &Facts, class: &Class, placed: &Option<Placed>, item: i64, barrier: bool) -> bool {
-    let (Some(a), Some(b)) = (&class.placed, placed) else { return false };
+/// [`traffic`] for the case that nearly all pairs are: one access on either side.
+fn traffic_of_two(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) -> Option<i64> {
+    let [(x, x_at, x_with), (y, y_at, y_with)] = sides else { return None };
+    let ([a], [b]) = (x.buffers[*x_at].accesses.as_slice(), y.buffers[*y_at].accesses.as_slice()) else {
+        return None;
+    };
+    let ((x_member, a), (y_member, b)) = (x.access(*a), y.access(*b));
+    let writer = match (a.kind, b.kind) {
+        (AccessKind::Read, AccessKind::Read) => None,
+        (AccessKind::Write, AccessKind::Read) if x_member.step < y_member.step => Some(a),
+        (AccessKind::Read, AccessKind::Write) if y_member.step < x_member.step => Some(b),
+        _ => return None,
+    };
+    let (placed_a, placed_b) = (place(x, x_member, a, x_with), place(y, y_member, b, y_with));
+    let together = coincide(facts, &placed_a, &placed_b, a.item, barrier);
+    let both = a.bytes.max(b.bytes);
+    let bytes = match (writer, together) {
+        (None, true) => both,
+        (None, false) => (a.bytes + b.bytes).min(facts.capacity(a.buffer)),
+        (Some(_), true) if facts.is_internal(a.buffer, 2) => 0,
+        (Some(_), true) => both,
+        (Some(_), false) => a.bytes + b.bytes,
+    };
+    Some(bytes)
+}
+
+fn coincide(facts: &Facts, a: &Option<Placed>, b: &Option<Placed>, item: i64, barrier: bool) -> bool {
+    let (Some(a), Some(b)) = (a, b) else { return false };
     if !within(a, b) && !within(b, a) {
         return false;
     }
-    let one_pass = !barrier && a.offset == b.offset && a.strides == b.strides && a.inner == b.inner;
+    let one_pass = !barrier && a.offset == b.offset && *a.strides == *b.strides && *a.inner == *b.inner;
     one_pass || footprint(facts, a, item).max(footprint(facts, b, item)) <= CACHED_BYTES
 }
 

@@ -24,18 +24,37 @@ pub enum Conflict {
 }
 
 /// An access as it is under an alignment.
-pub struct Placed {
+pub struct Placed<'a> {
     /// Strides over outer digits, then over the member's inner ones.
-    pub strides: PerDigit,
+    pub strides: Sizes<'a>,
     /// Extents of the inner digits.
-    pub inner: PerDigit,
+    pub inner: Sizes<'a>,
     /// Element at which all digits are zero.
     pub offset: Size,
     /// Number of outer digits.
     pub outer: usize,
 }
 
-impl Placed {
+/// Sizes that are either those of the cluster as it is, or computed for another space of it.
+pub enum Sizes<'a> {
+    /// As they are.
+    Same(&'a [Size]),
+    /// Computed.
+    Other(PerDigit),
+}
+
+impl std::ops::Deref for Sizes<'_> {
+    type Target = [Size];
+
+    fn deref(&self) -> &[Size] {
+        match self {
+            Sizes::Same(list) => list,
+            Sizes::Other(list) => list,
+        }
+    }
+}
+
+impl Placed<'_> {
     /// Strides over the inner digits, and their extents.
     pub fn inner_terms(&self) -> (&[Size], &[Size]) {
         (&self.strides[self.outer..], &self.inner)
@@ -43,14 +62,22 @@ impl Placed {
 }
 
 /// An access under a respacing of its cluster; `None` if it is not affine.
-pub fn place(cluster: &Cluster, member: &Member, access: &Access, with: &Respace) -> Option<Placed> {
+pub fn place<'a>(
+    cluster: &Cluster,
+    member: &'a Member,
+    access: &'a Access,
+    with: &Respace,
+) -> Option<Placed<'a>> {
     let place = access.place.as_ref()?;
-    Some(Placed {
-        strides: with.strides(place, cluster.outer.len()),
-        inner: with.inner(member),
-        offset: place.offset,
-        outer: with.outer,
-    })
+    let (offset, outer) = (place.offset, with.outer);
+    if with.is_identity(&cluster.outer) {
+        let (strides, inner) = (Sizes::Same(&place.strides), Sizes::Same(&member.inner));
+        return Some(Placed { strides, inner, offset, outer });
+    }
+    let strides = Sizes::Other(with.strides(place, cluster.outer.len()));
+    let inner =
+        if with.demotes() { Sizes::Other(with.inner(member)) } else { Sizes::Same(with.kept_inner(member)) };
+    Some(Placed { strides, inner, offset, outer })
 }
 
 /// Whether the outer digits move both accesses alike.

@@ -50,9 +50,16 @@ pub const PARALLEL_WORK: i64 = 1 << 20;
 /// See [`PARALLEL_WORK`].
 pub const MIN_OUTER: i64 = 16;
 
-/// Neighbours in program order, among the users of a buffer, that a group is paired with on either side. A
-/// buffer that a thousand groups read would otherwise make half a million pairs.
-pub const NEIGHBOURS: usize = 8;
+/// Readers of a buffer, nearest first, that its writer is paired with.
+pub const READERS: usize = 16;
+
+/// Other readers of a buffer, on either side, that a reader is paired with. A weight that a thousand groups read
+/// would otherwise make half a million pairs.
+pub const NEIGHBOURS: usize = 4;
+
+/// Steps between two nests that only read the same buffer up to which they are a pair: bringing work forward from
+/// further away keeps its results in memory for longer than sharing a read is worth.
+pub const NEAR: u32 = 64;
 
 /// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
 pub const MAX_PATH_SEARCH: usize = 1000;

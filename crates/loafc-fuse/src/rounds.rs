@@ -7,13 +7,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use loafc_ir::nest::{BufferId, Step, StepId};
-use rustc_hash::FxHashSet;
+use loafc_ir::nest::{Step, StepId};
+use rustc_hash::FxHashMap;
 
-use crate::cluster::Cluster;
+use crate::cluster::{BufferUse, Cluster};
 use crate::cost::{Facts, changed_traffic, cluster_bytes, set_nest_traffic, within_limits};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
-use crate::options::NEIGHBOURS;
+use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
@@ -27,7 +27,8 @@ struct Candidate {
     first: Reverse<ClusterId>,
     second: Reverse<ClusterId>,
     natural_score: i64,
-    proposal: Proposal,
+    /// Boxed because the queue moves candidates around.
+    proposal: Box<Proposal>,
 }
 
 impl Candidate {
@@ -46,6 +47,14 @@ impl Ord for Candidate {
     }
 }
 
+/// What came of a pair.
+enum Seen {
+    /// It went into a queue, or all ways were tried.
+    Done,
+    /// Its natural alignment was refused; the final round may know another way.
+    Refused(Reason),
+}
+
 /// Everything that a run changes.
 pub struct Scheduler<'a> {
     facts: &'a Facts<'a>,
@@ -53,7 +62,11 @@ pub struct Scheduler<'a> {
     order: Order<'a>,
     /// Clusters by number; `None` for extern calls and for those that went into another.
     clusters: Vec<Option<Cluster>>,
-    seen: [FxHashSet<(ClusterId, ClusterId)>; 2],
+    /// Every pair that was looked at.
+    seen: FxHashMap<(ClusterId, ClusterId), Seen>,
+    /// Kept between calls for its memory.
+    partners: Vec<ClusterId>,
+    in_final_round: bool,
     regular: BinaryHeap<Candidate>,
     final_round: BinaryHeap<Candidate>,
     /// State of the random order, if one is asked for.
@@ -94,7 +107,9 @@ impl<'a> Scheduler<'a> {
             graph,
             order: Order::new(graph),
             clusters,
-            seen: Default::default(),
+            seen: FxHashMap::default(),
+            partners: Vec::new(),
+            in_final_round: false,
             regular: BinaryHeap::new(),
             final_round: BinaryHeap::new(),
             chaos: facts.options.fusion_chaos_seed.map(|seed| seed ^ 0x9e37_79b9_7f4a_7c15),
@@ -128,6 +143,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn run_final_round(&mut self) {
+        self.in_final_round = true;
         for k in 0..self.clusters.len() {
             self.consider_neighbours(ClusterId(k as u32), Round::Final);
         }
@@ -150,70 +166,87 @@ impl<'a> Scheduler<'a> {
 
     /// Looks at the pairs of a cluster with the nearest users of each of its buffers.
     fn consider_neighbours(&mut self, cluster: ClusterId, round: Round) {
+        let mut partners = std::mem::take(&mut self.partners);
         let Some(own) = self.live(cluster) else { return };
-        let mut partners: Vec<ClusterId> = Vec::new();
         for entry in &own.buffers {
-            self.collect_partners(cluster, own.first_step(), entry.buffer, &mut partners);
+            // What nobody else touches brings no partner.
+            if !self.facts.is_internal(entry.buffer, entry.steps) {
+                self.collect_partners(cluster, own, entry, &mut partners);
+            }
         }
         partners.sort_unstable();
         partners.dedup();
-        for partner in partners {
-            self.consider(cluster, partner, round);
+        for partner in &partners {
+            self.consider(cluster, *partner, round);
         }
+        partners.clear();
+        self.partners = partners;
     }
 
     fn collect_partners(
         &self,
         cluster: ClusterId,
-        near: StepId,
-        buffer: BufferId,
+        own: &Cluster,
+        entry: &BufferUse,
         partners: &mut Vec<ClusterId>,
     ) {
-        let users = &self.graph.users[buffer.0 as usize];
+        let users = &self.graph.users[entry.buffer.0 as usize];
+        let near = own.first_step();
         let middle = users.partition_point(|s| *s < near);
-        let mut add = |steps: &mut dyn Iterator<Item = &StepId>| {
-            let mut found = 0;
+        let mut add = |steps: &mut dyn Iterator<Item = &StepId>, most: usize| {
+            let (mut found, mut last) = (0, cluster);
             for step in steps {
                 let partner = self.order.cluster_of(*step);
-                if partner == cluster || self.live(partner).is_none() {
+                if partner == last || partner == cluster || self.live(partner).is_none() {
                     continue;
                 }
-                if partners.last() != Some(&partner) {
-                    partners.push(partner);
-                    found += 1;
-                }
-                if found == NEIGHBOURS {
+                partners.push(partner);
+                last = partner;
+                found += 1;
+                if found == most {
                     return;
                 }
             }
         };
-        add(&mut users[..middle].iter().rev());
-        add(&mut users[middle..].iter());
-        // The first user makes the buffer, if anybody here does; all others want to be asked about it.
-        add(&mut users.iter().take(1));
+        if entry.written {
+            add(&mut users[..middle].iter().rev(), READERS);
+            add(&mut users[middle..].iter(), READERS);
+            return;
+        }
+        let is_near = |s: &&StepId| s.0.abs_diff(near.0) <= NEAR;
+        add(&mut users[..middle].iter().rev().take_while(is_near), NEIGHBOURS);
+        add(&mut users[middle..].iter().take_while(is_near), NEIGHBOURS);
+        // The first user makes the buffer, if anybody here does.
+        add(&mut users.iter().take(1), 1);
     }
 
     fn consider(&mut self, a: ClusterId, b: ClusterId, round: Round) {
         let (first, second) = if self.order.position(a) < self.order.position(b) { (a, b) } else { (b, a) };
-        if !self.seen[round as usize].insert((first, second)) {
-            return;
+        let seen = self.seen.get(&(first, second));
+        match (round, seen) {
+            (Round::Regular, Some(_)) => return,
+            // Waits in the regular queue, was refused there for its place in the program, or had its turn.
+            (Round::Final, Some(Seen::Done)) => return,
+            _ => {}
         }
         let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return };
         let distance = x.first_step().0.abs_diff(y.first_step().0);
-        let natural = within_limits(self.facts, x, y).and_then(|()| Natural.propose(self.facts, x, y));
-        let natural_score = natural.as_ref().map_or(0, |p| p.score.saved);
-        let found = match round {
-            Round::Regular => natural,
-            // What the regular rounds could do they have done, or found impossible for another reason.
-            Round::Final => match natural {
-                Ok(_) => return,
-                Err(reason @ (Reason::GroupTooLarge | Reason::TooManyBuffers)) => Err(reason),
-                Err(reason) => self.best_transform(x, y, reason),
+        let found = match (round, seen) {
+            (Round::Final, Some(Seen::Refused(reason))) => match reason {
+                Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. } => return,
+                natural => self.best_transform(x, y, natural.clone()),
             },
+            _ => within_limits(self.facts, x, y).and_then(|()| Natural.propose(self.facts, x, y)),
         };
+        let outcome = match (&found, round) {
+            (Err(reason), Round::Regular) => Seen::Refused(reason.clone()),
+            _ => Seen::Done,
+        };
+        self.seen.insert((first, second), outcome);
         match found {
             Ok(proposal) => {
                 let priority = self.priority(proposal.score.saved);
+                let natural_score = if round == Round::Regular { proposal.score.saved } else { 0 };
                 let queue = match round {
                     Round::Regular => &mut self.regular,
                     Round::Final => &mut self.final_round,
@@ -224,7 +257,7 @@ impl<'a> Scheduler<'a> {
                     first: Reverse(first),
                     second: Reverse(second),
                     natural_score,
-                    proposal,
+                    proposal: Box::new(proposal),
                 });
             }
             Err(reason) => {
@@ -235,7 +268,7 @@ impl<'a> Scheduler<'a> {
                     first: first.0,
                     second: second.0,
                     merged: None,
-                    natural_score,
+                    natural_score: 0,
                     score: 0,
                     reorderings: 0,
                     reason,
@@ -325,13 +358,9 @@ impl<'a> Scheduler<'a> {
         self.log.records.push(record);
         debug_assert!(self.facts.program.steps.len() > 200 || self.order.is_topological());
         self.consider_neighbours(merged, Round::Regular);
-        if round == Round::Final || self.in_final_round() {
+        if self.in_final_round {
             self.consider_neighbours(merged, Round::Final);
         }
         true
-    }
-
-    fn in_final_round(&self) -> bool {
-        !self.seen[Round::Final as usize].is_empty()
     }
 }

@@ -6,7 +6,10 @@
 
 use std::fmt::Write;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
+use crate::graph::{Graph, Input};
+use crate::interp::tensor::HostTensor;
+use crate::ops::{EvalResult, GraphInput, GraphOutput};
 
 /// A source of random numbers that needs no crate: splitmix64.
 #[derive(Clone, Debug)]
@@ -35,6 +38,74 @@ impl Random {
     fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
         &list[self.below(list.len())]
     }
+}
+
+/// Inputs for a program without sizes: small integers of each input's type.
+///
+/// # Panics
+/// When an input is a size or has a symbolic shape; random programs have neither.
+pub fn random_inputs(graph: &Graph, random: &mut Random) -> Vec<GraphInput> {
+    graph
+        .inputs
+        .iter()
+        .map(|input| {
+            let Input::Tensor(id) = input else { unreachable!("random programs have no sizes") };
+            let ty = graph.tensor_type(*id).expect("a tensor");
+            let shape: Vec<usize> = ty.shape.iter().map(|e| e.as_const().expect("constant") as usize).collect();
+            let data = (0..shape.iter().product::<usize>())
+                .map(|_| {
+                    let v = random.below(9) as i64 - 4;
+                    match ty.dtype {
+                        DType::Bool => Scalar::Bool(v > 0),
+                        d if d.is_float() => Scalar::Float(v as f64),
+                        _ => Scalar::Int(v),
+                    }
+                })
+                .collect();
+            GraphInput::Tensor(HostTensor { dtype: ty.dtype, shape, data })
+        })
+        .collect()
+}
+
+/// Whether two runs gave the same, as far as a compiler may choose: sums may round differently in another order,
+/// and 16-bit values are not rounded between fused operations.
+///
+/// # Errors
+/// Says which result differs, and where.
+pub fn same_values(a: &EvalResult, b: &EvalResult) -> Result<(), String> {
+    // A write of nothing need not happen.
+    let written = |r: &EvalResult| -> Vec<usize> {
+        r.mutated_inputs.iter().filter(|m| m.1.numel() > 0).map(|m| m.0).collect()
+    };
+    if written(a) != written(b) {
+        return Err("other inputs were written to".to_owned());
+    }
+    let tensors = |r: &EvalResult| -> Vec<Option<HostTensor>> {
+        let outputs = r.outputs.iter().map(|o| match o {
+            GraphOutput::Tensor(t) => Some(t.clone()),
+            _ => None,
+        });
+        let mutated = r.mutated_inputs.iter().filter(|m| m.1.numel() > 0);
+        outputs.chain(mutated.map(|m| Some(m.1.clone()))).collect()
+    };
+    for (k, (a, b)) in tensors(a).iter().zip(&tensors(b)).enumerate() {
+        let (Some(a), Some(b)) = (a, b) else { continue };
+        if a.shape != b.shape || a.dtype != b.dtype {
+            return Err(format!("result {k}: {}{:?} and {}{:?}", a.dtype, a.shape, b.dtype, b.shape));
+        }
+        let scale = a.data.iter().map(|v| v.to_f64().abs()).fold(1.0, f64::max);
+        let tolerance = match a.dtype {
+            DType::BF16 | DType::F16 => 0.05 * scale,
+            d if d.is_float() => 1e-5 * scale,
+            _ => 0.0,
+        };
+        for (at, (x, y)) in a.data.iter().zip(&b.data).enumerate() {
+            if (x.to_f64() - y.to_f64()).abs() > tolerance {
+                return Err(format!("result {k}, element {at}: {x} and {y}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A tensor that the program has.
