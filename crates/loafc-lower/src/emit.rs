@@ -2,6 +2,7 @@
 //! operation once. Arithmetic on positions stays an index as long as it is affine, so that reads through
 //! computed positions and tests on them remain visible to the later passes.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use loafc_ir::dtype::{DType, Scalar};
@@ -14,8 +15,10 @@ use smallvec::SmallVec;
 use crate::expr::{Arena, Coord, Expr, ExprId};
 use crate::view::position;
 
-/// Coordinates of a node as functions of the nest's loops.
-pub(crate) type Coords = SmallVec<[Index; 4]>;
+/// Coordinates of a node as functions of the nest's loops: an entry of [`Emitter::coordinates`], since most nodes
+/// of a body are asked for at the same ones.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CoordsId(u32);
 
 /// A nest under construction.
 pub(crate) struct Emitter<'a> {
@@ -25,7 +28,11 @@ pub(crate) struct Emitter<'a> {
     /// Operations already there.
     known: FxHashMap<Op, ValueId>,
     /// Nodes already written, by coordinates and guard.
-    written: FxHashMap<(ExprId, Coords, Option<ValueId>), ValueId>,
+    written: FxHashMap<(ExprId, CoordsId, Option<ValueId>), ValueId>,
+    /// Distinct coordinates that nodes are asked for at.
+    coordinates: Vec<Rc<[Index]>>,
+    /// Their positions.
+    coordinate_ids: FxHashMap<Rc<[Index]>, CoordsId>,
     /// Nodes of the graph that the body came from, innermost first.
     origins: Vec<u32>,
 }
@@ -38,6 +45,8 @@ impl<'a> Emitter<'a> {
             body: Body::default(),
             known: FxHashMap::default(),
             written: FxHashMap::default(),
+            coordinates: Vec::new(),
+            coordinate_ids: FxHashMap::default(),
             origins: Vec::new(),
         }
     }
@@ -85,9 +94,21 @@ impl<'a> Emitter<'a> {
         self.known_index(value).unwrap_or_else(|| Index::of_atom(IndexAtom::Value(value)))
     }
 
+    /// Names coordinates for [`Emitter::emit`].
+    pub(crate) fn coordinates(&mut self, at: &[Index]) -> CoordsId {
+        if let Some(id) = self.coordinate_ids.get(at) {
+            return *id;
+        }
+        let id = CoordsId(self.coordinates.len() as u32);
+        let at: Rc<[Index]> = Rc::from(at);
+        self.coordinates.push(at.clone());
+        self.coordinate_ids.insert(at, id);
+        id
+    }
+
     /// The value of a node at these coordinates.
-    pub(crate) fn emit(&mut self, id: ExprId, at: &[Index], guard: Option<ValueId>) -> ValueId {
-        let key = (id, at.iter().cloned().collect::<Coords>(), guard);
+    pub(crate) fn emit(&mut self, id: ExprId, at: CoordsId, guard: Option<ValueId>) -> ValueId {
+        let key = (id, at, guard);
         if let Some(value) = self.written.get(&key) {
             return *value;
         }
@@ -102,7 +123,7 @@ impl<'a> Emitter<'a> {
         value
     }
 
-    fn emit_expr(&mut self, expr: &Expr, dtype: DType, at: &[Index], guard: Option<ValueId>) -> ValueId {
+    fn emit_expr(&mut self, expr: &Expr, dtype: DType, at: CoordsId, guard: Option<ValueId>) -> ValueId {
         match expr {
             Expr::Const(value) => self.constant(*value, dtype),
             Expr::Size(size) => match size.as_const() {
@@ -117,7 +138,11 @@ impl<'a> Emitter<'a> {
                 let index = self.at(index, at);
                 self.in_range(index, *low, *high)
             }
-            Expr::Load(view) => self.push(Op::Load { buffer: view.buffer, index: position(view, at), guard }),
+            Expr::Load(view) => self.push(Op::Load {
+                buffer: view.buffer,
+                index: position(view, &self.coordinates[at.0 as usize]),
+                guard,
+            }),
             Expr::Unary(op, a) => {
                 let a = self.emit(*a, at, guard);
                 self.unary(*op, a)
@@ -159,7 +184,7 @@ impl<'a> Emitter<'a> {
             }
             Expr::Copy(a) => self.emit(*a, at, guard),
             Expr::View { source, coords } => {
-                let coords: Coords = coords
+                let coords: SmallVec<[Index; 6]> = coords
                     .iter()
                     .map(|coord| match coord {
                         Coord::At(index) => self.at(index, at),
@@ -169,7 +194,8 @@ impl<'a> Emitter<'a> {
                         }
                     })
                     .collect();
-                self.emit(*source, &coords, guard)
+                let coords = self.coordinates(&coords);
+                self.emit(*source, coords, guard)
             }
             Expr::Guarded { condition, source } => {
                 let condition = self.emit(*condition, at, guard);
@@ -229,7 +255,15 @@ impl<'a> Emitter<'a> {
     }
 
     /// A function of coordinates as a function of the loops.
-    pub(crate) fn at(&self, index: &Index, at: &[Index]) -> Index {
+    pub(crate) fn at(&self, index: &Index, at: CoordsId) -> Index {
+        let at = &self.coordinates[at.0 as usize];
+        // Most coordinates of views are those of the view.
+        if let [(IndexAtom::Loop(v), one)] = index.terms.as_slice()
+            && one.is(1)
+            && index.offset.is(0)
+        {
+            return at[v.0 as usize].clone();
+        }
         let extents = |v: LoopVar| self.loops.get(v.0 as usize).map(|l| l.extent);
         index.substitute(&|v| at[v.0 as usize].clone(), &|v| v, &extents)
     }

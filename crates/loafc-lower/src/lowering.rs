@@ -14,10 +14,11 @@ use loafc_ir::nest::{
 };
 use loafc_ir::ops::{Call, InferError, Operand};
 use loafc_ir::size::Size;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 use crate::analysis::{self, Facts, base_name};
-use crate::emit::{Coords, Emitter, tidy};
+use crate::emit::{Emitter, tidy};
 use crate::error::LowerError;
 use crate::expr::{Arena, Coord, Expr, ExprId};
 use crate::realize::{LowerOptions, is_dear, is_too_large, should_realize};
@@ -26,6 +27,9 @@ use crate::view::{
     compose, coordinate, coordinate_within, dense_strides, position, reshape_coordinates, reshape_strides,
     same_layout, storage_len,
 };
+
+/// Coordinates of a tensor as functions of a nest's loops.
+pub(crate) type Coords = SmallVec<[Index; 6]>;
 
 /// Names of operators that a nest's name lists at most.
 const MAX_NAME_PARTS: usize = 4;
@@ -311,17 +315,51 @@ impl<'g> Lowering<'g> {
     /// Replaces a cost that looks too large, since it counts shared operands again and again, by the true one.
     fn count_exactly(&mut self, expr: ExprId) {
         let cost = &self.arena.get(expr).cost;
-        let limit = self.options.max_body_ops.min(self.options.realize_opcount_threshold);
-        if cost.ops <= limit {
+        if cost.ops <= self.options.max_body_ops.min(self.options.realize_opcount_threshold) {
             return;
         }
+        let ops = match self.count_nodes(expr) {
+            Some(ops) => ops,
+            None => self.count_operations(expr),
+        };
+        let cost = &mut self.arena.get_mut(expr).cost;
+        cost.ops = cost.ops.min(ops);
+    }
+
+    /// Number of nodes that an element takes, those below different views apart even if these agree in the end;
+    /// `None` for more than a body may have.
+    fn count_nodes(&self, expr: ExprId) -> Option<u32> {
+        let mut seen: FxHashSet<(ExprId, Option<ExprId>)> = FxHashSet::default();
+        let mut ops = 0;
+        let mut left = vec![(expr, None)];
+        while let Some((id, below)) = left.pop() {
+            if !seen.insert((id, below)) {
+                continue;
+            }
+            if seen.len() as u32 > 2 * self.options.max_body_ops {
+                return None;
+            }
+            let expr = &self.arena.get(id).expr;
+            let is_view = matches!(expr, Expr::View { .. });
+            ops += u32::from(!is_view);
+            // A view inside of another is told apart by the inner one alone only where the outer is none.
+            if is_view && below.is_some() {
+                return None;
+            }
+            let inner = if is_view { Some(id) } else { below };
+            self.arena.for_each_operand(expr, &mut |operand| left.push((operand, inner)));
+        }
+        (ops <= self.options.max_body_ops).then_some(ops)
+    }
+
+    /// Number of operations in a body that computes an element.
+    fn count_operations(&self, expr: ExprId) -> u32 {
         let node = self.arena.get(expr);
         let mut emitter = Emitter::new(&self.arena, parallel_loops(&node.shape));
         let at: Coords = (0..node.shape.len()).map(coordinate).collect();
-        emitter.emit(expr, &at, None);
-        let ops = emitter.len() as u32;
-        let cost = &mut self.arena.get_mut(expr).cost;
-        cost.ops = cost.ops.min(ops);
+        let at = emitter.coordinates(&at);
+        emitter.emit(expr, at, None);
+        emitter.len() as u32
     }
 
     // ---- Values ----
@@ -766,7 +804,8 @@ impl<'g> Lowering<'g> {
             order.iter().map(|d| Loop { extent: shape[*d], kind: LoopKind::Parallel }).collect();
         let at = loop_coordinates(&order, &shape);
         let mut emitter = Emitter::new(&self.arena, loops);
-        let values: Vec<ValueId> = ids.iter().map(|id| emitter.emit(*id, &at, None)).collect();
+        let own = emitter.coordinates(&at);
+        let values: Vec<ValueId> = ids.iter().map(|id| emitter.emit(*id, own, None)).collect();
         for (view, value) in views.iter().zip(values) {
             emitter.store(Op::Store {
                 buffer: view.buffer,
@@ -796,15 +835,16 @@ impl<'g> Lowering<'g> {
             order.iter().map(|d| Loop { extent: shape[*d], kind: LoopKind::Parallel }).collect();
         let at = loop_coordinates(&order, &shape);
         let mut emitter = Emitter::new(&self.arena, loops);
-        let guard = placement.guard.map(|guard| emitter.emit(guard, &at, None));
-        let value = emitter.emit(id, &at, guard);
+        let at = emitter.coordinates(&at);
+        let guard = placement.guard.map(|guard| emitter.emit(guard, at, None));
+        let value = emitter.emit(id, at, guard);
         let target_at: Coords = placement
             .coords
             .iter()
             .map(|coord| match coord {
-                Coord::At(index) => emitter.at(index, &at),
+                Coord::At(index) => emitter.at(index, at),
                 Coord::Value(value) => {
-                    let value = emitter.emit(*value, &at, guard);
+                    let value = emitter.emit(*value, at, guard);
                     emitter.as_index(value)
                 }
             })
@@ -914,7 +954,8 @@ impl<'g> Lowering<'g> {
         let shape = &self.arena.get(id).shape;
         let mut emitter = Emitter::new(&self.arena, parallel_loops(shape));
         let at: Coords = (0..shape.len()).map(coordinate).collect();
-        emitter.emit(id, &at, None);
+        let coords = emitter.coordinates(&at);
+        emitter.emit(id, coords, None);
         let own = position(target, &at);
         let (nest, _) = emitter.finish();
         nest.body.ops.iter().any(|op| match op {

@@ -7,9 +7,9 @@ use loafc_ir::index::Index;
 use loafc_ir::nest::{BinaryOp, Loop, LoopKind, Op, ReduceOp, StoreMode, UnaryOp, ValueId};
 use loafc_ir::size::Size;
 
-use crate::emit::{Coords, Emitter};
+use crate::emit::Emitter;
 use crate::expr::{Expr, ExprId};
-use crate::lowering::Lowering;
+use crate::lowering::{Coords, Lowering};
 use crate::view::{dense_strides, position};
 
 /// What is reduced, how.
@@ -102,7 +102,8 @@ impl Lowering<'_> {
             .collect();
         let at = crate::lowering::loop_coordinates(&order, &from);
         let mut emitter = Emitter::new(&self.arena, loops);
-        let value = emitter.emit(reduction.input, &at, None);
+        let input_at = emitter.coordinates(&at);
+        let value = emitter.emit(reduction.input, input_at, None);
         let position_value = matches!(reduction.op, ReduceOp::ArgMax | ReduceOp::ArgMin).then(|| {
             // Row-major position among the reduced dimensions.
             let mut flat = Index::constant(Size::ZERO);
