@@ -6,7 +6,7 @@ use super::elements::each_index;
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
 use super::shape::{
-    channels_last_strides, contiguous_like, is_channels_last, preserved_strides, provably_differ,
+    channels_last_strides, check_equal_shapes, contiguous_like, is_channels_last, provably_differ,
 };
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::graph::{Dims, TensorType};
@@ -55,6 +55,10 @@ impl Numbers {
         if numbers.stride.iter().chain(&numbers.dilation).any(|n| *n < 1) {
             return Err(call.invalid("stride", "strides and dilations must be positive"));
         }
+        let lists = [&numbers.stride, &numbers.padding, &numbers.dilation, &numbers.output_padding];
+        if lists.iter().any(|list| list.iter().any(|n| !(0..=i64::from(i32::MAX)).contains(n))) {
+            return Err(call.invalid("stride", "numbers from 0 to 2147483647 were expected"));
+        }
         if numbers.groups < 1 {
             return Err(call.invalid("groups", format!("{} is not positive", numbers.groups)));
         }
@@ -68,6 +72,15 @@ fn check(call: &Call, x: &TensorType, weight: &TensorType, n: &Numbers) -> Resul
     if provably_differ(x.shape[1], expected) {
         let message = format!("{expected} channels were expected, it has {}", x.shape[1]);
         return Err(call.invalid("input", message));
+    }
+    // Both channels of a plain convolution, both of a transposed one.
+    let divided = [weight.shape[0], x.shape[1]];
+    if divided.iter().any(|c| c.as_const().is_some_and(|c| c % n.groups != 0)) {
+        let message = format!("{} and {} channels don't split into {groups} groups", divided[0], divided[1]);
+        return Err(call.invalid("groups", message));
+    }
+    if x.dtype.is_complex() || !(x.dtype.is_float() || x.dtype.is_int()) {
+        return Err(InferError::DType { op: call.op.to_owned(), expected: "real numbers", found: x.dtype });
     }
     if x.dtype != weight.dtype {
         return Err(InferError::Promotion { op: call.op.to_owned(), left: x.dtype, right: weight.dtype });
@@ -91,6 +104,20 @@ fn infer_convolution(call: &Call) -> Result<ResultTypes, InferError> {
     let (x, weight) = (call.tensor_type(0, "input")?, call.tensor_type(1, "weight")?);
     let n = Numbers::new(call, 3, spatial_rank(call, &x, &weight)?)?;
     check(call, &x, &weight, &n)?;
+    let shape = output_shape(call, &x, &weight, &n)?;
+    if let Some(bias) = call.opt_tensor(2, "bias")?
+        && (bias.ty.rank() != 1 || provably_differ(bias.ty.shape[0], shape[1]))
+    {
+        return Err(call.invalid("bias", format!("shape [{}] was expected", shape[1])));
+    }
+    let mut ty = contiguous_like(&x, x.dtype, shape);
+    if is_channels_last(&x) || is_channels_last(&weight) {
+        ty.strides = channels_last_strides(&ty.shape);
+    }
+    one(ty)
+}
+
+fn output_shape(call: &Call, x: &TensorType, weight: &TensorType, n: &Numbers) -> Result<Dims, InferError> {
     let mut shape: Dims = Dims::from_slice(&[x.shape[0]]);
     shape.push(if n.transposed { weight.shape[1] * Size::from(n.groups) } else { weight.shape[0] });
     for d in 0..n.stride.len() {
@@ -107,16 +134,7 @@ fn infer_convolution(call: &Call) -> Result<ResultTypes, InferError> {
         }
         shape.push(extent);
     }
-    if let Some(bias) = call.opt_tensor(2, "bias")?
-        && (bias.ty.rank() != 1 || provably_differ(bias.ty.shape[0], shape[1]))
-    {
-        return Err(call.invalid("bias", format!("shape [{}] was expected", shape[1])));
-    }
-    let mut ty = contiguous_like(&x, x.dtype, shape);
-    if is_channels_last(&x) || is_channels_last(&weight) {
-        ty.strides = channels_last_strides(&ty.shape);
-    }
-    one(ty)
+    Ok(shape)
 }
 
 /// Calls `visit` with positions in the output, the input and the weight of every product of a convolution of
@@ -177,14 +195,16 @@ fn infer_backward(call: &Call) -> Result<ResultTypes, InferError> {
     let weight = call.tensor_type(2, "weight")?;
     let n = Numbers::new(call, 4, spatial_rank(call, &x, &weight)?)?;
     check(call, &x, &weight, &n)?;
-    if grad.rank() != x.rank() {
-        return Err(call.invalid("grad_output", format!("{} dimensions were expected", x.rank())));
-    }
+    check_equal_shapes(call, "grad_output", &grad.shape, &output_shape(call, &x, &weight, &n)?)?;
     let mask = call.ints(10, "output_mask")?;
     let [wants_input, wants_weight, wants_bias] = mask.as_slice() else {
         return Err(call.invalid("output_mask", "three truth values were expected"));
     };
-    let like = |ty: &TensorType| TensorType { strides: preserved_strides(ty), ..ty.clone() };
+    let channels_last = is_channels_last(&x) || is_channels_last(&weight);
+    let like = |ty: &TensorType| match channels_last {
+        true => TensorType { strides: channels_last_strides(&ty.shape), ..ty.clone() },
+        false => contiguous_like(ty, ty.dtype, ty.shape.iter().copied()),
+    };
     Ok(vec![
         (*wants_input != 0).then(|| like(&x)),
         (*wants_weight != 0).then(|| like(&weight)),

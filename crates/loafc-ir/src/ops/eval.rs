@@ -112,15 +112,26 @@ impl<'a> EvalCall<'_, 'a> {
 
     /// Shape of a result.
     pub(super) fn shape(&self, k: usize) -> Result<Vec<usize>, Fault> {
-        extents(&self.result(k)?.shape)
+        let shape = extents(&self.result(k)?.shape)?;
+        let count = shape.iter().try_fold(1usize, |count, extent| count.checked_mul(*extent));
+        match count {
+            Some(count) if count <= MAX_ELEMENTS => Ok(shape),
+            _ => Err(Fault::Value(format!("a result of shape {shape:?} is too large to interpret"))),
+        }
     }
 }
 
-/// Constant sizes as extents.
+/// The largest number of elements that the interpreter makes room for.
+const MAX_ELEMENTS: usize = 1 << 28;
+
+/// Constant sizes as extents or positions.
 pub(super) fn extents(shape: &[Size]) -> Result<Vec<usize>, Fault> {
     shape
         .iter()
-        .map(|s| s.as_const().and_then(|c| usize::try_from(c).ok()).ok_or(Fault::Unbound(*s)))
+        .map(|size| {
+            let value = size.as_const().ok_or(Fault::Unbound(*size))?;
+            usize::try_from(value).map_err(|_| Fault::Value(format!("{value} is negative")))
+        })
         .collect()
 }
 
@@ -431,8 +442,12 @@ fn fits(ty: &TensorType, tensor: &HostTensor) -> bool {
 /// from its first element on; `None` for gaps.
 pub(super) fn elements_of_memory(ty: &TensorType) -> Result<Vec<Option<usize>>, Fault> {
     let (shape, strides) = (extents(&ty.shape)?, extents(&ty.strides)?);
-    let last: usize =
-        shape.iter().zip(&strides).map(|(extent, stride)| extent.saturating_sub(1) * stride).sum();
+    let last = shape.iter().zip(&strides).fold(0usize, |last, (extent, stride)| {
+        last.saturating_add(extent.saturating_sub(1).saturating_mul(*stride))
+    });
+    if last >= MAX_ELEMENTS {
+        return Err(Fault::Value(format!("memory with strides {strides:?} is too large to interpret")));
+    }
     let count: usize = shape.iter().product();
     let mut elements = vec![None; if count == 0 { 0 } else { last + 1 }];
     let row_major = row_major(&shape);

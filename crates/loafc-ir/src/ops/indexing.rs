@@ -3,13 +3,13 @@
 
 use smallvec::SmallVec;
 
-use super::call::{Call, TensorArg, shape_text};
+use super::call::{Call, shape_text};
 use super::elements::each_index;
 use super::eval::{EvalCall, Fault};
 use super::pointwise::as_element;
 use super::shape::{
-    broadcast, check_expands, contiguous_like, expanded_strides, iterator_strides, preserved_strides,
-    provably_differ,
+    broadcast, check_equal_shapes, check_expands, contiguous_like, expanded_strides, iterator_strides,
+    preserved_strides, provably_differ,
 };
 use super::view::existing_dim;
 use super::{InferError, OpDef, Operand, ResultTypes, general, one};
@@ -166,10 +166,11 @@ fn eval_embedding(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 
 fn infer_embedding_backward(call: &Call) -> Result<ResultTypes, InferError> {
     let grad = call.tensor_type(0, "grad_output")?;
-    index_type(call, 1, "indices")?;
-    let Some(width) = grad.shape.last() else {
+    let indices = index_type(call, 1, "indices")?;
+    let Some((width, outer)) = grad.shape.split_last() else {
         return Err(call.invalid("grad_output", "at least one dimension was expected"));
     };
+    check_equal_shapes(call, "indices", &indices.shape, outer)?;
     one(contiguous_like(&grad, grad.dtype, [call.size(2, "num_weights")?, *width]))
 }
 
@@ -195,10 +196,15 @@ fn eval_embedding_backward(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     Ok(vec![HostTensor { dtype: grad.dtype, shape, data }])
 }
 
+/// Whether an index chooses by truth values. Bytes do so too, for historical reasons.
+fn is_mask(dtype: DType) -> bool {
+    matches!(dtype, DType::Bool | DType::U8)
+}
+
 /// How the indices of advanced indexing lie in the result.
 pub struct Indexing {
-    /// For each dimension of the indexed tensor, its index.
-    pub indices: Vec<Option<TensorArg>>,
+    /// For each dimension of the indexed tensor, the type of its index.
+    pub indices: Vec<Option<TensorType>>,
     /// Shape that the indices broadcast to.
     pub index_shape: Dims,
     /// First dimension of the result that belongs to `index_shape`: where the indices stand, if they are
@@ -210,28 +216,37 @@ impl Indexing {
     /// Reads the list of indices at this position. Masks are refused: the shape of what they choose depends on
     /// data.
     pub fn new(call: &Call, position: usize, x: &TensorType) -> Result<Indexing, InferError> {
-        let mut indices = call.opt_tensors(position, "indices")?;
-        let given = indices.iter().flatten().count();
-        if indices.len() > x.rank() || given == 0 {
+        let indices = call.opt_tensors(position, "indices")?;
+        if let Some(mask) = indices.iter().flatten().find(|t| is_mask(t.ty.dtype)) {
             let message = format!(
-                "{} indices for a tensor of {} dimensions; give one for at least one dimension",
-                indices.len(),
-                x.rank()
+                "positions must be integers, not {}; the shape of what a mask chooses depends on data",
+                mask.ty.dtype
             );
             return Err(call.invalid("indices", message));
         }
-        for index in indices.iter().flatten() {
-            if !matches!(index.ty.dtype, DType::I64 | DType::I32 | DType::I16 | DType::I8) {
-                let message = format!(
-                    "positions must be integers, not {}; the shape that a mask chooses depends on data",
-                    index.ty.dtype
-                );
-                return Err(call.invalid("indices", message));
-            }
+        Indexing::arrange(call, indices.into_iter().map(|t| t.map(|t| t.ty)).collect(), x.rank())
+    }
+
+    /// The arrangement of positions, for a tensor of this rank.
+    fn arrange(
+        call: &Call,
+        mut indices: Vec<Option<TensorType>>,
+        rank: usize,
+    ) -> Result<Indexing, InferError> {
+        let given = indices.iter().flatten().count();
+        if indices.len() > rank || given == 0 {
+            let message = format!(
+                "{} indices for a tensor of {rank} dimensions; give one for at least one dimension",
+                indices.len()
+            );
+            return Err(call.invalid("indices", message));
         }
-        let shapes: Vec<&[Size]> = indices.iter().flatten().map(|t| t.ty.shape.as_slice()).collect();
+        if let Some(index) = indices.iter().flatten().find(|ty| !ty.dtype.is_signed_int()) {
+            return Err(call.invalid("indices", format!("positions must be integers, not {}", index.dtype)));
+        }
+        let shapes: Vec<&[Size]> = indices.iter().flatten().map(|ty| ty.shape.as_slice()).collect();
         let index_shape = broadcast(call, &shapes)?;
-        indices.resize(x.rank(), None);
+        indices.resize(rank, None);
         let first = indices.iter().position(Option::is_some).unwrap_or(0);
         let neighbours = indices[first..].iter().take_while(|i| i.is_some()).count() == given;
         Ok(Indexing { indices, index_shape, at: if neighbours { first } else { 0 } })
@@ -255,7 +270,7 @@ impl Indexing {
         let nothing: Dims = SmallVec::from_elem(Size::ZERO, self.index_shape.len());
         let mut strides = vec![self.arranged(self.free_dims().map(|d| x.strides[d]), &nothing)];
         for index in self.indices.iter().flatten() {
-            let own = expanded_strides(&index.ty, &self.index_shape);
+            let own = expanded_strides(index, &self.index_shape);
             strides.push(self.arranged(self.free_dims().map(|_| Size::ZERO), &own));
         }
         let strides = iterator_strides(&shape, &strides);
@@ -275,21 +290,66 @@ enum Outside {
     Clamped,
 }
 
+fn sizes_of(shape: &[usize]) -> Dims {
+    shape.iter().map(|n| Size::from(*n)).collect()
+}
+
+fn type_of(tensor: &HostTensor) -> TensorType {
+    TensorType::contiguous(tensor.dtype, tensor.shape.iter().map(|n| Size::from(*n)))
+}
+
+/// The indices at this argument with each mask replaced by the positions, one tensor for each of its dimensions,
+/// at which it is true.
+fn positions_of_masks(
+    e: &EvalCall,
+    position: usize,
+    x: &HostTensor,
+) -> Result<Vec<Option<HostTensor>>, Fault> {
+    let mut indices = Vec::new();
+    for index in e.call.opt_tensors(position, "indices")? {
+        let Some(index) = index else {
+            indices.push(None);
+            continue;
+        };
+        let index = e.value(index.id)?;
+        if !is_mask(index.dtype) {
+            indices.push(Some(index.clone()));
+            continue;
+        }
+        let covered = x.shape.get(indices.len()..indices.len() + index.shape.len());
+        if index.shape.is_empty() || covered != Some(index.shape.as_slice()) {
+            let message = format!("a mask of shape {:?} does not fit into {:?}", index.shape, x.shape);
+            return Err(e.call.invalid("indices", message).into());
+        }
+        let mut positions = vec![Vec::new(); index.shape.len()];
+        each_index(&index.shape, |at| {
+            if index.at(at).to_bool() {
+                for (list, i) in positions.iter_mut().zip(at) {
+                    list.push(Scalar::Int(*i as i64));
+                }
+            }
+            Ok(())
+        })?;
+        indices.extend(
+            positions
+                .into_iter()
+                .map(|data| Some(HostTensor { dtype: DType::I64, shape: vec![data.len()], data })),
+        );
+    }
+    Ok(indices)
+}
+
 /// What advanced indexing chooses: its shape, and for each of its elements in row-major order the position of
 /// that element in the indexed tensor's data.
 fn chosen(e: &EvalCall, position: usize, outside: Outside) -> Result<(Vec<usize>, Vec<usize>), Fault> {
-    let TensorArg { id, ty } = e.call.tensor(0, "self")?;
-    let x = e.value(id)?;
-    let indexing = Indexing::new(&e.call, position, &ty)?;
+    let x = e.tensor(0, "self")?;
+    let given = positions_of_masks(e, position, x)?;
+    let types = given.iter().map(|index| index.as_ref().map(type_of)).collect();
+    let indexing = Indexing::arrange(&e.call, types, x.shape.len())?;
     let index_shape = super::eval::extents(&indexing.index_shape)?;
-    let tensors = indexing
-        .indices
-        .iter()
-        .map(|index| match index {
-            Some(t) => e.value(t.id).map(|t| Some((t, t.strides_over(&index_shape)))),
-            None => Ok(None),
-        })
-        .collect::<Result<Vec<_>, Fault>>()?;
+    let mut tensors: Vec<_> =
+        given.iter().map(|index| index.as_ref().map(|t| (t, t.strides_over(&index_shape)))).collect();
+    tensors.resize(x.shape.len(), None);
     let shape: SmallVec<[usize; 6]> =
         indexing.arranged(indexing.free_dims().map(|d| x.shape[d]), &index_shape);
     let mut positions = Vec::new();
@@ -330,9 +390,12 @@ fn eval_index(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 
 fn infer_index_put(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
-    let chosen = Indexing::new(call, 1, &x)?.result(&x);
     let values = call.tensor_type(2, "values")?;
-    check_expands(call, "values", &values.shape, &chosen.shape)?;
+    // How many elements a mask chooses is not known before the program runs.
+    if !call.opt_tensors(1, "indices")?.iter().flatten().any(|t| is_mask(t.ty.dtype)) {
+        let chosen = Indexing::new(call, 1, &x)?.result(&x);
+        check_expands(call, "values", &values.shape, &chosen.shape)?;
+    }
     if values.dtype != x.dtype && values.rank() > 0 {
         let message = format!("{} was expected, as in `self`, not {}", x.dtype, values.dtype);
         return Err(call.invalid("values", message));
@@ -351,6 +414,7 @@ fn eval_index_put(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let values = e.tensor(2, "values")?;
     let accumulate = e.call.bool_or(3, "accumulate", false)?;
     let (shape, positions) = chosen(e, 1, Outside::Refused)?;
+    check_expands(&e.call, "values", &type_of(values).shape, &sizes_of(&shape))?;
     let strides = values.strides_over(&shape);
     let mut positions = positions.into_iter();
     each_index(&shape, |index| {

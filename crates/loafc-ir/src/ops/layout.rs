@@ -142,7 +142,7 @@ fn eval_pad(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let result = HostTensor::build(x.dtype, &e.shape(0)?, |index| {
         let mut from: SmallVec<[usize; 6]> = SmallVec::new();
         for ((i, before), extent) in index.iter().zip(&before).zip(&x.shape) {
-            match usize::try_from(*i as i64 - before) {
+            match usize::try_from((*i as i64).saturating_sub(*before)) {
                 Ok(at) if at < *extent => from.push(at),
                 _ => return Ok(value),
             }
@@ -197,7 +197,7 @@ fn eval_roll(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let x = e.tensor(0, "self")?;
     let rolled = |at: usize, shift: Size, extent: usize| -> Result<usize, Fault> {
         let shift = shift.as_const().ok_or(Fault::Unbound(shift))?;
-        Ok((at as i64 - shift).rem_euclid(extent as i64) as usize)
+        Ok((at as i128 - i128::from(shift)).rem_euclid(extent as i128) as usize)
     };
     let Some(rolls) = rolls(&e.call, x.shape.len())? else {
         let shift = e.call.ints(1, "shifts")?[0];

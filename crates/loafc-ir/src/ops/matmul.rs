@@ -6,7 +6,8 @@ use super::call::{Call, KEYWORD, shape_text};
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
 use super::shape::{
-    broadcast, check_expands, contiguous_like, dense_strides, preserved_strides, provably_differ,
+    broadcast, check_equal_shapes, check_expands, contiguous_like, dense_strides, preserved_strides,
+    provably_differ,
 };
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::dtype::{DType, Scalar};
@@ -207,6 +208,9 @@ fn infer_linear(call: &Call) -> Result<ResultTypes, InferError> {
         let message = format!("{inner} columns were expected, it has {}", weight.shape[1]);
         return Err(call.invalid("weight", message));
     }
+    if let Some(bias) = call.opt_tensor(2, "bias")? {
+        check_equal_shapes(call, "bias", &bias.ty.shape, &weight.shape[..1])?;
+    }
     let shape = outer.iter().copied().chain([weight.shape[0]]);
     one(contiguous_like(&x, x.dtype, shape))
 }
@@ -238,6 +242,16 @@ fn infer_attention(call: &Call) -> Result<ResultTypes, InferError> {
     }
     if provably_differ(query.shape[3], key.shape[3]) || provably_differ(key.shape[2], value.shape[2]) {
         return Err(call.invalid("key", "its extents don't fit those of `query` and `value`"));
+    }
+    let (heads, shared) = (query.shape[1], key.shape[1]);
+    let divides = match (heads.as_const(), shared.as_const()) {
+        (Some(heads), Some(shared)) => shared > 0 && heads % shared == 0,
+        _ => !provably_differ(heads, shared),
+    };
+    let batches_fit =
+        !provably_differ(query.shape[0], key.shape[0]) && !provably_differ(query.shape[0], value.shape[0]);
+    if !divides || !batches_fit || provably_differ(shared, value.shape[1]) {
+        return Err(call.invalid("key", "its batch or heads don't fit those of `query` and `value`"));
     }
     let shape: Dims = SmallVec::from_slice(&[query.shape[0], query.shape[1], query.shape[2], value.shape[3]]);
     if let Some(mask) = call.opt_tensor(KEYWORD, "attn_mask")? {

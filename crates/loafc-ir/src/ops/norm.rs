@@ -4,7 +4,9 @@
 use super::call::Call;
 use super::eval::{EvalCall, Fault};
 use super::reduction::{moments, stored};
-use super::shape::{check_equal_shapes, contiguous_like, preserved_strides, suggested_strides};
+use super::shape::{
+    check_equal_shapes, contiguous_like, preserved_strides, provably_differ, suggested_strides,
+};
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::dtype::DType;
 use crate::graph::TensorType;
@@ -217,8 +219,13 @@ fn infer_layer_norm_backward(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(1, "input")?;
     let outer = outer_rank(call, 2, &x)?;
     check_equal_shapes(call, "grad_out", &call.tensor_type(0, "grad_out")?.shape, &x.shape)?;
-    call.tensor_type(3, "mean")?;
-    call.tensor_type(4, "rstd")?;
+    let per_row = statistics(&x, outer);
+    for (position, name) in [(3, "mean"), (4, "rstd")] {
+        check_equal_shapes(call, name, &call.tensor_type(position, name)?.shape, &per_row.shape)?;
+    }
+    if let Some(weight) = call.opt_tensor(5, "weight")? {
+        check_equal_shapes(call, "weight", &weight.ty.shape, &x.shape[outer..])?;
+    }
     let mask = output_mask(call, 7)?;
     let result = contiguous_like(&x, x.dtype, x.shape.iter().copied());
     let parameter = contiguous_like(&x, x.dtype, x.shape[outer..].iter().copied());
@@ -270,6 +277,10 @@ fn infer_group_norm(call: &Call) -> Result<ResultTypes, InferError> {
         return Err(call.invalid("group", message));
     }
     call.scalar(7, "eps")?;
+    if provably_differ(batch * channels * call.size(5, "HxW")?, x.numel()) {
+        return Err(call.invalid("input", "it must have N*C*HxW elements"));
+    }
+    check_parameters(call, channels)?;
     let result = TensorType { strides: suggested_strides(&x, &x.shape), ..x.clone() };
     let per_group = contiguous_like(&x, x.dtype, [batch, Size::from(groups)]);
     Ok(vec![Some(result), Some(per_group.clone()), Some(per_group)])
@@ -303,12 +314,23 @@ fn eval_group_norm(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     ])
 }
 
+/// Fails unless weight and bias have one number for each channel.
+fn check_parameters(call: &Call, channels: Size) -> Result<(), InferError> {
+    for (position, name) in [(1, "weight"), (2, "bias")] {
+        if let Some(t) = call.opt_tensor(position, name)? {
+            check_equal_shapes(call, name, &t.ty.shape, &[channels])?;
+        }
+    }
+    Ok(())
+}
+
 /// The type of one number for each channel; statistics of narrow floats are kept in f32.
 fn per_channel(call: &Call, x: &TensorType) -> Result<TensorType, InferError> {
     floats_only(call, x.dtype)?;
     let Some(channels) = x.shape.get(1) else {
         return Err(call.invalid("input", "at least 2 dimensions were expected"));
     };
+    check_parameters(call, *channels)?;
     let dtype = match call.opt_tensor(3, "running_mean")? {
         Some(running) => running.ty.dtype,
         None => x.dtype.compute(),
@@ -416,6 +438,8 @@ fn infer_batch_norm_no_stats(call: &Call) -> Result<ResultTypes, InferError> {
     let Some(channels) = x.shape.get(1) else {
         return Err(call.invalid("input", "at least 2 dimensions were expected"));
     };
+    check_parameters(call, *channels)?;
+    call.scalar(5, "eps")?;
     let saved = contiguous_like(&x, x.dtype.compute(), [*channels]);
     Ok(vec![Some(batch_norm_result(&x)), Some(saved.clone()), Some(saved)])
 }

@@ -73,6 +73,9 @@ fn pair(call: &Call, position: usize, name: &str, default: Option<[i64; 2]>) -> 
         None => call.ints(position, name)?,
         Some(_) => call.opt_ints(position, name)?.unwrap_or_default(),
     };
+    if given.iter().any(|n| !(0..=i64::from(i32::MAX)).contains(n)) {
+        return Err(call.invalid(name, "numbers from 0 to 2147483647 were expected"));
+    }
     match (given.as_slice(), default) {
         ([], Some(default)) => Ok(default),
         ([both], _) => Ok([*both, *both]),
@@ -240,7 +243,9 @@ fn eval_max_offsets(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 
 fn infer_offsets_to_indices(call: &Call) -> Result<ResultTypes, InferError> {
     let x = planes(call, 0)?;
-    pair(call, 1, "kernel_size", None)?;
+    if pair(call, 1, "kernel_size", None)?.contains(&0) {
+        return Err(call.invalid("kernel_size", "positive numbers were expected"));
+    }
     call.sizes(2, "input_size")?;
     one(TensorType { dtype: DType::I64, strides: super::shape::preserved_strides(&x), ..x })
 }
@@ -265,6 +270,7 @@ fn eval_offsets_to_indices(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 fn infer_max_backward(call: &Call) -> Result<ResultTypes, InferError> {
     let x = planes(call, 1)?;
     let grad = call.tensor_type(0, "grad_output")?;
+    check_planes(call, &grad, &x)?;
     check_equal_shapes(call, "indices", &call.tensor_type(7, "indices")?.shape, &grad.shape)?;
     let strides = suggested_strides(&x, &x.shape);
     one(TensorType { strides, dtype: grad.dtype, ..x })
@@ -383,6 +389,9 @@ fn infer_adaptive(call: &Call) -> Result<ResultTypes, InferError> {
     let [rows, columns] = size.as_slice() else {
         return Err(call.invalid("output_size", "two numbers were expected"));
     };
+    if x.shape[x.rank() - 2..].iter().any(|extent| extent.is(0)) {
+        return Err(call.invalid("self", "the last two dimensions must not be empty"));
+    }
     one(with_plane(call, &x, *rows, *columns)?)
 }
 
@@ -415,12 +424,19 @@ fn eval_adaptive(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     Ok(vec![result])
 }
 
-fn infer_adaptive_backward(call: &Call) -> Result<ResultTypes, InferError> {
-    let x = planes(call, 1)?;
-    let grad = call.tensor_type(0, "grad_output")?;
+/// Fails unless there is one plane of gradients for each plane of the input.
+fn check_planes(call: &Call, grad: &TensorType, x: &TensorType) -> Result<(), InferError> {
+    let outer = x.rank() - 2;
     if grad.rank() != x.rank() {
         return Err(call.invalid("grad_output", format!("{} dimensions were expected", x.rank())));
     }
+    check_equal_shapes(call, "grad_output", &grad.shape[..outer], &x.shape[..outer])
+}
+
+fn infer_adaptive_backward(call: &Call) -> Result<ResultTypes, InferError> {
+    let x = planes(call, 1)?;
+    let grad = call.tensor_type(0, "grad_output")?;
+    check_planes(call, &grad, &x)?;
     one(contiguous_like(&x, x.dtype, x.shape.iter().copied()))
 }
 

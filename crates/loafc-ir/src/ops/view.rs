@@ -434,9 +434,12 @@ pub(super) fn strided_positions(e: &EvalCall, at: usize, shape: &[usize]) -> Res
     let strides = extents(&e.call.sizes(at, "stride")?)?;
     let offset = position(e.call.size_or(at + 1, "storage_offset", Size::ZERO)?)?;
     let own = row_major(shape);
-    Ok((0..shape.iter().product())
-        .map(|k: usize| offset + (0..shape.len()).map(|d| k / own[d] % shape[d] * strides[d]).sum::<usize>())
-        .collect())
+    // Positions too large for a word are outside of every memory.
+    let position = |k: usize| {
+        (0..shape.len())
+            .fold(offset, |at, d| at.saturating_add((k / own[d] % shape[d]).saturating_mul(strides[d])))
+    };
+    Ok((0..shape.iter().product()).map(position).collect())
 }
 
 fn eval_as_strided(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
@@ -467,7 +470,7 @@ fn diagonal(call: &Call, rank: usize) -> Result<Diagonal, InferError> {
     if dims.0 == dims.1 {
         return Err(InferError::RepeatedDim { op: call.op.to_owned(), name: "dim2".into(), dim: dims.1 });
     }
-    Ok(Diagonal { dims, start: ((-offset).max(0) as usize, offset.max(0) as usize) })
+    Ok(Diagonal { dims, start: (offset.saturating_neg().max(0) as usize, offset.max(0) as usize) })
 }
 
 fn infer_diagonal(call: &Call) -> Result<ResultTypes, InferError> {
@@ -507,6 +510,9 @@ fn infer_unfold(call: &Call) -> Result<ResultTypes, InferError> {
     if step.as_const().is_some_and(|s| s < 1) {
         return Err(call.invalid("step", format!("{step} is not positive")));
     }
+    if size.as_const().is_some_and(|s| s < 0) {
+        return Err(call.invalid("size", format!("{size} is negative")));
+    }
     let (extent, stride) = match x.shape.get(dim) {
         Some(extent) => (*extent, x.strides[dim]),
         None => (Size::ONE, Size::ONE),
@@ -541,8 +547,22 @@ fn pieces(x: &TensorType, dim: usize, lengths: impl Iterator<Item = Size>) -> Re
 }
 
 fn even_pieces(x: &TensorType, dim: usize, extent: i64, each: i64) -> ResultTypes {
-    let count = if each == 0 { 1 } else { ((extent + each - 1) / each).max(1) };
+    let count = if each == 0 { 1 } else { ceil_div(extent, each).max(1) };
     pieces(x, dim, (0..count).map(|k| Size::from((extent - k * each).min(each))))
+}
+
+/// `ceil(extent / by)` of positive numbers, without overflow.
+fn ceil_div(extent: i64, by: i64) -> i64 {
+    extent / by + i64::from(extent % by != 0)
+}
+
+/// Fails where an operator would have an absurd number of results.
+fn check_count(call: &Call, count: i64) -> Result<(), InferError> {
+    const MOST: i64 = 1 << 16;
+    if count <= MOST {
+        return Ok(());
+    }
+    Err(call.invalid("self", format!("{count} results were asked for; at most {MOST} are supported")))
 }
 
 fn constant_extent(call: &Call, x: &TensorType, dim: usize) -> Result<i64, InferError> {
@@ -561,12 +581,14 @@ fn infer_split(call: &Call) -> Result<ResultTypes, InferError> {
     if let Some(count) = x.shape[dim].div_exact(each).and_then(Size::as_const)
         && x.shape[dim].as_const().is_none()
     {
+        check_count(call, count)?;
         return Ok(pieces(&x, dim, (0..count).map(|_| each)));
     }
     let (extent, each) = (constant_extent(call, &x, dim)?, call.int(1, "split_size")?);
     if each < 0 || (each == 0 && extent != 0) {
         return Err(call.invalid("split_size", format!("{each} is no length of pieces of {extent}")));
     }
+    check_count(call, if each == 0 { 1 } else { ceil_div(extent, each) })?;
     Ok(even_pieces(&x, dim, extent, each))
 }
 
@@ -577,10 +599,11 @@ fn infer_chunk(call: &Call) -> Result<ResultTypes, InferError> {
     if chunks < 1 {
         return Err(call.invalid("chunks", format!("{chunks} is not positive")));
     }
+    check_count(call, chunks)?;
     if extent == 0 {
         return Ok(pieces(&x, dim, (0..chunks).map(|_| Size::ZERO)));
     }
-    Ok(even_pieces(&x, dim, extent, (extent + chunks - 1) / chunks))
+    Ok(even_pieces(&x, dim, extent, ceil_div(extent, chunks)))
 }
 
 fn infer_split_sizes(call: &Call) -> Result<ResultTypes, InferError> {
@@ -588,6 +611,9 @@ fn infer_split_sizes(call: &Call) -> Result<ResultTypes, InferError> {
     let dim = existing_dim(call, call.dim_or(2, "dim", 0, x.rank())?, &x)?;
     let name = if call.op == "aten.split.sizes" { "split_size" } else { "split_sizes" };
     let lengths = call.sizes(1, name)?;
+    if let Some(bad) = lengths.iter().find(|l| l.as_const().is_some_and(|l| l < 0)) {
+        return Err(call.invalid(name, format!("{bad} is negative")));
+    }
     let total: Size = lengths.iter().copied().sum();
     if provably_differ(total, x.shape[dim]) {
         let message = format!("{} add up to {total}, not to {}", shape_text(&lengths), x.shape[dim]);
@@ -618,6 +644,7 @@ fn infer_unbind(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim_or(1, "dim", 0, x.rank())?, &x)?;
     let count = constant_extent(call, &x, dim)?;
+    check_count(call, count)?;
     let mut slice = x;
     slice.shape.remove(dim);
     slice.strides.remove(dim);

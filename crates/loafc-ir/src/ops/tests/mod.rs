@@ -3,6 +3,7 @@
 
 mod errors;
 mod graphs;
+mod robust;
 mod symbolic;
 
 use std::collections::BTreeSet;
