@@ -12,7 +12,7 @@ use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target, TargetMachine};
 use inkwell::types::{BasicType, BasicTypeEnum};
-use inkwell::values::{BasicValueEnum, FunctionValue, PointerValue};
+use inkwell::values::{BasicValueEnum, PointerValue};
 use loafc_codegen::cpu::math::Math;
 use loafc_ir::nest::{BinaryOp, UnaryOp};
 
@@ -98,7 +98,7 @@ impl Kernel {
     /// Applies it to f32 arrays of equal length; `b` is not looked at by functions of one operand.
     pub fn apply_f32(&self, a: &[f32], b: &[f32], out: &mut [f32]) {
         assert_eq!(self.lane, Lane::F32);
-        assert!(a.len() == b.len() && a.len() == out.len() && a.len() % self.lanes == 0);
+        assert!(a.len() == b.len() && a.len() == out.len() && a.len().is_multiple_of(self.lanes));
         // SAFETY: all three have this many elements, a multiple of the vectors' length.
         unsafe { (self.entry)(a.as_ptr().cast(), b.as_ptr().cast(), out.as_mut_ptr().cast(), a.len() as i64) }
     }
@@ -106,7 +106,7 @@ impl Kernel {
     /// As [`Kernel::apply_f32`].
     pub fn apply_f64(&self, a: &[f64], b: &[f64], out: &mut [f64]) {
         assert_eq!(self.lane, Lane::F64);
-        assert!(a.len() == b.len() && a.len() == out.len() && a.len() % self.lanes == 0);
+        assert!(a.len() == b.len() && a.len() == out.len() && a.len().is_multiple_of(self.lanes));
         // SAFETY: all three have this many elements, a multiple of the vectors' length.
         unsafe { (self.entry)(a.as_ptr().cast(), b.as_ptr().cast(), out.as_mut_ptr().cast(), a.len() as i64) }
     }
@@ -194,7 +194,6 @@ fn emit_loop<'ctx>(
     phi.add_incoming(&[(&count.const_zero(), entry), (&next, last)]);
     builder.position_at_end(done);
     builder.build_return(None).expect("a return");
-    let _: FunctionValue = apply;
 }
 
 fn align(value: BasicValueEnum<'_>, element: BasicTypeEnum<'_>) {
@@ -227,12 +226,10 @@ unsafe extern "C" {
     safe fn erf(x: f64) -> f64;
     safe fn erfc(x: f64) -> f64;
     safe fn lgamma(x: f64) -> f64;
-    safe fn exp10(x: f64) -> f64;
 }
 
 /// The f64 function that results in f32 are compared with; none where only the f64 kernel can serve.
 pub fn reference(op: UnaryOp) -> Option<fn(f64) -> f64> {
-    let _ = exp10;
     Some(match op {
         UnaryOp::Exp => f64::exp,
         UnaryOp::Exp2 => f64::exp2,

@@ -41,16 +41,13 @@ fn sine_of<'e, 'ctx>(turned: Turned<'e, 'ctx>, ahead: i64) -> Float<'e, 'ctx> {
         Width::F32 => (&c::SIN_F32, &c::COS_F32),
         Width::F64 => (&c::SIN_QUARTER, &c::COS_QUARTER),
     };
-    let sine = sine.iter().copied().chain(std::iter::repeat(0.0));
-    let factor = cosine
+    // The cosine's polynomial has one coefficient more.
+    let last = odd.choose(cosine[sine.len()], 0.0, r);
+    let factor = sine
         .iter()
-        .zip(sine)
-        .collect::<Vec<_>>()
-        .into_iter()
+        .zip(cosine)
         .rev()
-        .map(|(&of_cosine, of_sine)| odd.choose(of_cosine, of_sine, r))
-        .reduce(|sum, coefficient| sum.fma(z, coefficient))
-        .unwrap_or(r);
+        .fold(last, |sum, (&of_sine, &of_cosine)| sum.fma(z, odd.choose(of_cosine, of_sine, r)));
     let m = odd.select(1.0, r);
     let value = match r.width {
         Width::F32 => (m * z).fma(factor, m),
