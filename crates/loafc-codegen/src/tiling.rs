@@ -130,6 +130,47 @@ impl Costs<'_> {
     }
 }
 
+/// Bytes of accesses that are contiguous along an outer digit, but jump along the digit of vector loops.
+pub fn transposed_bytes(
+    group: &PhaseGroup<'_>,
+    choice: &VectorDigit,
+    columns: LoopVar,
+    bytes: &dyn Fn(&Op) -> f64,
+) -> f64 {
+    let mut sum = 0.0;
+    for (k, stage) in group.stages.iter().enumerate() {
+        let rows = match choice {
+            VectorDigit::Outer(var) => *var,
+            VectorDigit::Inner(vars) => match vars[k] {
+                Some(var) => var,
+                None => continue,
+            },
+        };
+        for op in stage.members.iter().flat_map(|m| &m.body.ops) {
+            if is_transposed_op(op, columns, rows) {
+                sum += bytes(op);
+            }
+        }
+    }
+    sum
+}
+
+/// Number of a member's accesses that are contiguous along `columns`, but jump along `rows`.
+pub fn transposed_accesses(member: &Member, columns: LoopVar, rows: LoopVar) -> usize {
+    let phases = BodyPhases::of(&member.body);
+    let accesses = member.body.iter().filter(|(v, op)| !phases.behind(*v) && is_transposed_op(op, columns, rows));
+    accesses.count()
+}
+
+fn is_transposed_op(op: &Op, columns: LoopVar, rows: LoopVar) -> bool {
+    match op {
+        Op::Load { index, guard: None, .. } | Op::Store { index, guard: None, mode: StoreMode::Set, .. } => {
+            crate::loop_tree::is_transposed(index, columns, rows)
+        }
+        _ => false,
+    }
+}
+
 fn stride_cost(body: &Body, index: &Index, var: LoopVar) -> f64 {
     match lane_stride(body, index, var) {
         LaneStride::Affine(s) if s.is(0) => UNIFORM,

@@ -224,3 +224,41 @@ fn integer_operations() {
         );
     }
 }
+
+#[test]
+fn transposed_accesses_go_through_copies() {
+    for (m, n) in [(3, 5), (16, 16), (40, 100), (33, 250), (128, 64)] {
+        for dtype in ["f32", "f64", "bf16", "i8", "b8"] {
+            check(
+                &format!(
+                    "graph @f(%x: {dtype}[{m}, {n}], %y: {dtype}[{n}, {m}]) {{
+                       %t = aten.permute.default(%y, [1, 0])
+                       %a = aten.maximum.default(%x, %t)
+                       %r = aten.permute.default(%x, [1, 0])
+                       %c = aten.clone.default(%r)
+                       return %a, %c
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
+#[test]
+fn reductions_beside_transposed_stores() {
+    for (m, n) in [(40, 100), (200, 70), (64, 4096)] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{m}, {n}]) {{
+                   %s = aten.sum.dim_IntList(%x, [1], false)
+                   %d = aten.div.Tensor(%x, 10.0)
+                   %t = aten.permute.default(%d, [1, 0])
+                   %c = aten.clone.default(%t)
+                   return %s, %d, %c
+                 }}"
+            ),
+            &[],
+        );
+    }
+}

@@ -16,7 +16,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// Pointer to the first lane's element.
-    fn pointer(&self, buffer: BufferId, place: &Place) -> V {
+    pub(super) fn pointer(&self, buffer: BufferId, place: &Place) -> V {
         let ty = self.memory_type(self.memory_dtype(buffer));
         let base = self.ir.element(ty, self.memory[buffer.0 as usize], place.fixed);
         match place.moving {

@@ -180,7 +180,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     }
 
     /// A loop from `begin` while below `end`; returns the block behind it.
-    fn counted_loop(
+    pub(super) fn counted_loop(
         &mut self,
         var: LoopVar,
         begin: V,
@@ -225,6 +225,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                 self.vars.insert(*v, value);
             }
             Node::Loop(l) => self.a_loop(l)?,
+            Node::Transpose(t) => self.transpose(t)?,
             Node::Init(a) => self.init(*a)?,
             Node::Accumulate { into, value, position } => self.accumulate(*into, *value, *position)?,
             Node::Merge { into, from } => self.merge(*into, *from)?,
@@ -252,10 +253,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         let trip = constant_trip(l);
         let end = match trip {
             Some(trip) => self.ir.add(begin, self.ir.i64(trip)),
-            None => {
-                let ends: Vec<V> = l.end.iter().map(|e| self.bound(e)).collect();
-                ends.into_iter().reduce(|a, b| self.ir.intrinsic_like("llvm.smin", &[a, b])).unwrap_or(begin)
-            }
+            None => self.lowest(&l.end),
         };
         match l.mapping {
             Mapping::Vector => self.vector_loop(l, begin, end, trip),
@@ -267,9 +265,26 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         }
     }
 
-    fn bound(&mut self, index: &Index) -> V {
+    pub(super) fn bound(&mut self, index: &Index) -> V {
         let place = self.place(index);
         self.uniform_place(&place)
+    }
+
+    /// The smallest of some bounds; the verifier has seen that there is one.
+    pub(super) fn lowest(&mut self, ends: &[Index]) -> V {
+        let ends: Vec<V> = ends.iter().map(|e| self.bound(e)).collect();
+        let lower = |a, b| self.ir.intrinsic_like("llvm.smin", &[a, b]);
+        ends.into_iter().reduce(lower).unwrap_or_else(|| self.ir.i64(0))
+    }
+
+    /// The current value of a variable.
+    pub(super) fn var(&self, var: LoopVar) -> V {
+        self.vars.get(&var).copied().unwrap_or_else(|| self.ir.i64(0))
+    }
+
+    /// Gives a variable another value; returns the one before.
+    pub(super) fn set_var(&mut self, var: LoopVar, value: V) -> Option<V> {
+        self.vars.insert(var, value)
     }
 
     fn vector_loop(&mut self, l: &Loop, begin: V, end: V, trip: Option<i64>) -> Result<(), EmitError> {
@@ -346,7 +361,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                     self.kernel.accumulators[a.0 as usize].dtype
                 }
                 Node::Finish { first, .. } => self.dtype(*first),
-                Node::Var(..) | Node::Loop(_) => continue,
+                Node::Var(..) | Node::Loop(_) | Node::Transpose(_) => continue,
             };
             has_float |= dtype.compute() == DType::F32;
             widest = widest.max(dtype.compute().bytes() as u32);

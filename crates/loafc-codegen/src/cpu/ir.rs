@@ -472,12 +472,6 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         bitcast = LLVMBuildBitCast;
     }
 
-    /// `-a` of floats.
-    pub fn fneg(&self, a: V) -> V {
-        // SAFETY: the value belongs to this module.
-        V(unsafe { LLVMBuildFNeg(self.raw(), a.0, UNNAMED) })
-    }
-
     /// Compares integers.
     pub fn icmp(&self, predicate: LLVMIntPredicate, a: V, b: V) -> V {
         // SAFETY: both values have one integer type.
@@ -521,6 +515,18 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         unsafe {
             let mask = LLVMConstVector(mask.as_mut_ptr().cast(), count);
             V(LLVMBuildShuffleVector(self.raw(), vector.0, LLVMGetPoison(self.type_of(vector).0), mask, UNNAMED))
+        }
+    }
+
+    /// Lanes of two vectors in turn, half as many of each, from lane `first` on.
+    pub fn interleave(&self, a: V, b: V, first: u32) -> V {
+        let lanes = self.lanes_of(a).unwrap_or(1);
+        let lane = |k: u32| self.i32(i64::from(first + k / 2 + if k % 2 == 0 { 0 } else { lanes }));
+        let mut mask: Vec<V> = (0..lanes).map(lane).collect();
+        // SAFETY: V is a plain wrapper of a value reference; the mask is constant, the vectors have one type.
+        unsafe {
+            let mask = LLVMConstVector(mask.as_mut_ptr().cast(), lanes);
+            V(LLVMBuildShuffleVector(self.raw(), a.0, b.0, mask, UNNAMED))
         }
     }
 

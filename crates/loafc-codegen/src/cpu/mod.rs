@@ -10,3 +10,4 @@ pub mod math;
 mod reduce;
 mod scalar;
 pub mod target;
+mod transpose;

@@ -40,6 +40,13 @@ const BLOCK: i64 = 1024;
 /// The same for a vectorised digit, where each lane has a state.
 const VECTOR_BLOCK: i64 = 8192;
 
+/// Iterations of the digit that transposed accesses are contiguous along: two cache lines of f32.
+const TRANSPOSED_COLUMNS: i64 = 32;
+/// Iterations of the vectorised digit in a transposed copy.
+const TRANSPOSED_ROWS: i64 = 64;
+/// A shorter digit is not worth a transposed copy.
+const FEWEST_COLUMNS: i64 = 8;
+
 /// A kernel's tree and the program's buffer for each of its parameters, in the order of
 /// [`MemoryPlace::Param`] entries in [`Kernel::memory`].
 #[derive(Clone, Debug)]
@@ -125,7 +132,10 @@ pub(super) struct Tile {
 
 /// What all stages of a phase share.
 pub(super) struct PhaseContext {
-    pub(super) tile: Option<Tile>,
+    /// Outer digits that stages run over innermost, tile by tile.
+    pub(super) tiles: Vec<Tile>,
+    /// Whether the last tile is what vector loops run along.
+    has_vector_tile: bool,
     /// For each stage the inner digit to vectorise.
     vector: Vec<Option<LoopVar>>,
     /// Part of an inner digit that belongs to this unit.
@@ -266,13 +276,13 @@ impl<'a> Builder<'a> {
             let slot = self.slot(used.buffer, *len * count, MemoryPlace::Shared);
             return (slot, index.plus(&position.times(*len)));
         }
-        let Some(tile) = &context.tile else {
-            return (self.slot(buffer, *len, MemoryPlace::Thread), index);
-        };
-        let size = Size::from(tile.size);
-        let in_tile = tile.position();
-        let slot = self.slot(buffer, *len * size, MemoryPlace::Thread);
-        (slot, index.times(size).plus(&in_tile))
+        let (mut at, mut count) = (Index::constant(Size::ZERO), Size::ONE);
+        for tile in context.tiles.iter().rev() {
+            at = at.plus(&tile.position().times(count));
+            count *= Size::from(tile.size);
+        }
+        let slot = self.slot(buffer, *len * count, MemoryPlace::Thread);
+        (slot, index.times(count).plus(&at))
     }
 
     fn slot(&mut self, buffer: BufferId, len: Size, place: MemoryPlace) -> BufferId {
@@ -290,14 +300,18 @@ impl<'a> Builder<'a> {
 
     fn phase(&mut self, phase: &PhaseGroup<'a>, bytes: &dyn Fn(&Op) -> f64) -> Result<(), String> {
         let choice = tiling::choose(phase, bytes, self.hints());
+        let second = self.second_tile(phase, &choice, bytes);
         let (tile, vector) = match choice {
-            VectorDigit::Outer(var) => (self.tile(phase, var), vec![None; phase.stages.len()]),
+            VectorDigit::Outer(var) => (self.tile(phase, var, second.is_some()), vec![None; phase.stages.len()]),
             VectorDigit::Inner(vector) => (None, vector),
         };
-        let outers = self.outer_loops(phase, tile.as_ref());
+        let has_vector_tile = tile.is_some();
+        let tiles: Vec<Tile> = second.into_iter().chain(tile).collect();
+        let outers = self.outer_loops(phase, &tiles);
         let chunk = phase.chunk.map(|digit| self.inner_chunk(phase, digit));
         let mut context = PhaseContext {
-            tile,
+            tiles,
+            has_vector_tile,
             vector,
             chunk: chunk.as_ref().map(|c| (c.digit, Index::of_loop(c.part), c.size)),
             partials: FxHashMap::default(),
@@ -335,8 +349,46 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// How to cut an outer digit into tiles.
-    fn tile(&mut self, phase: &PhaseGroup<'_>, var: LoopVar) -> Option<Tile> {
+    /// An outer digit along which accesses are contiguous that the vector digit makes jump, cut into tiles.
+    fn second_tile(
+        &mut self,
+        phase: &PhaseGroup<'_>,
+        choice: &VectorDigit,
+        bytes: &dyn Fn(&Op) -> f64,
+    ) -> Option<Tile> {
+        let members = || phase.stages.iter().flat_map(|s| &s.members);
+        let movable = |d: &&Digit| {
+            !phase.serial.contains(&d.var)
+                && !members().any(|m| PhaseGroup::is_reduced(m, d.var))
+                && *choice != VectorDigit::Outer(d.var)
+                && d.extent.hint(self.hints()) >= FEWEST_COLUMNS
+        };
+        let (digit, _) = phase
+            .outer
+            .iter()
+            .filter(movable)
+            .map(|d| (*d, tiling::transposed_bytes(phase, choice, d.var, bytes)))
+            .filter(|(_, bytes)| *bytes > 0.0)
+            .max_by(|a, b| a.1.total_cmp(&b.1))?;
+        if self.bytes_per_lane(phase).saturating_mul(TRANSPOSED_COLUMNS) > TILE_BYTES {
+            return None;
+        }
+        let whole = digit.extent.as_const().filter(|d| *d <= TRANSPOSED_COLUMNS);
+        let size = whole.unwrap_or(TRANSPOSED_COLUMNS);
+        Some(self.tile_of(digit, size, whole.is_some()))
+    }
+
+    fn tile_of(&mut self, digit: Digit, size: i64, whole: bool) -> Tile {
+        let counter = (!whole).then(|| self.fresh_var());
+        let begin = match counter {
+            Some(c) => Index::of_loop(c).times(Size::from(size)),
+            None => Index::constant(Size::ZERO),
+        };
+        Tile { digit, size, begin, counter }
+    }
+
+    /// How to cut an outer digit into tiles; `narrow` where another one is cut as well.
+    fn tile(&mut self, phase: &PhaseGroup<'_>, var: LoopVar, narrow: bool) -> Option<Tile> {
         let digit = *phase.outer.iter().find(|d| d.var == var)?;
         let hints = self.hints();
         let extent = digit.extent.hint(hints).max(1);
@@ -347,28 +399,22 @@ impl<'a> Builder<'a> {
             .map(|d| d.extent.hint(hints).max(1))
             .fold(1, i64::saturating_mul);
         let kept = self.bytes_per_lane(phase);
+        let kept = if narrow { kept.saturating_mul(TRANSPOSED_COLUMNS) } else { kept };
         let (mut size, smallest) = match kept {
+            0 if narrow => (STATE_TILE, SMALLEST_TILE),
             0 => (POINTWISE_TILE, POINTWISE_TILE / 4),
             _ => (STATE_TILE.min(TILE_BYTES / kept).max(SMALLEST_TILE) / 16 * 16, SMALLEST_TILE),
         };
         while size / 2 >= smallest && extent / size * others < UNITS {
             size /= 2;
         }
-        let mut counter = None;
-        match digit.extent.as_const() {
-            Some(d) if d <= size => size = d.max(1),
-            Some(d) => {
-                let tiles = (d + size - 1) / size;
-                size = ((d + tiles - 1) / tiles + 15) / 16 * 16;
-                counter = Some(self.fresh_var());
-            }
-            None => counter = Some(self.fresh_var()),
+        let whole = digit.extent.as_const().is_some_and(|d| d <= size);
+        if let Some(d) = digit.extent.as_const() {
+            // Tiles of nearly one size: the last one is not a rest of a few elements.
+            let tiles = (d + size - 1) / size;
+            size = if whole { d.max(1) } else { ((d + tiles - 1) / tiles + 15) / 16 * 16 };
         }
-        let begin = match counter {
-            Some(c) => Index::of_loop(c).times(Size::from(size)),
-            None => Index::constant(Size::ZERO),
-        };
-        Some(Tile { digit, size, begin, counter })
+        Some(self.tile_of(digit, size, whole))
     }
 
     /// Bytes that are kept for each iteration of a tile: rows of local buffers, and states.
@@ -392,13 +438,13 @@ impl<'a> Builder<'a> {
         rows.saturating_add(8 * states.filter(|op| matches!(op, Op::Reduce { .. })).count() as i64)
     }
 
-    fn outer_loops(&mut self, phase: &PhaseGroup<'_>, tile: Option<&Tile>) -> Vec<OuterLoop> {
+    fn outer_loops(&mut self, phase: &PhaseGroup<'_>, tiles: &[Tile]) -> Vec<OuterLoop> {
         let hints = self.hints();
         let members = || phase.stages.iter().flat_map(|s| &s.members);
         let is_reduced = |var| members().any(|m| PhaseGroup::is_reduced(m, var));
         let mut outers = Vec::new();
         for digit in &phase.outer {
-            let (var, extent) = match tile.filter(|t| t.digit.var == digit.var) {
+            let (var, extent) = match tiles.iter().find(|t| t.digit.var == digit.var) {
                 Some(Tile { counter: None, .. }) => continue,
                 Some(Tile { counter: Some(c), size, .. }) => (*c, digit.extent.ceil_div(Size::from(*size))),
                 None => (digit.var, digit.extent),
@@ -482,7 +528,7 @@ impl<'a> Builder<'a> {
         let partial = &context.partials[key];
         let mut loops = Vec::new();
         for digit in &partial.dims {
-            let tile = context.tile.as_ref().filter(|t| t.digit.var == digit.var);
+            let tile = context.tiles.iter().find(|t| t.digit.var == digit.var);
             let outer = outers.iter().find(|o| o.digit == digit.var);
             let fixed = outer.is_some_and(|o| o.role == Role::Parallel);
             match (tile, fixed) {
@@ -515,12 +561,44 @@ impl<'a> Builder<'a> {
                 loops.push(one);
             }
         }
-        last = last.or_else(|| context.tile.as_ref().map(Tile::stage_loop));
-        if let Some(mut last) = last {
+        loops.extend(context.tiles.iter().map(Tile::stage_loop));
+        loops.extend(last);
+        if let (Some(last), true) = (loops.last_mut(), vector.is_some() || context.has_vector_tile) {
             last.mapping = Mapping::Vector;
-            loops.push(last);
         }
+        let loops = self.transposed_loops(stage, loops);
         self.split_blocks(stage, loops)
+    }
+
+    /// Brings a loop along which accesses are contiguous before the vectorised one where that makes them jump,
+    /// and cuts both into blocks whose transposed copies stay in the cache.
+    fn transposed_loops(&mut self, stage: &PhaseStage<'_>, mut loops: Vec<StageLoop>) -> Vec<StageLoop> {
+        let Some(rows) = loops.last().filter(|l| l.mapping == Mapping::Vector).cloned() else { return loops };
+        let weight = |columns: LoopVar| -> usize {
+            stage.members.iter().map(|m| tiling::transposed_accesses(m, columns, rows.digit)).sum()
+        };
+        let is_long = |l: &&StageLoop| l.extent.hint(self.hints()) >= FEWEST_COLUMNS;
+        let candidates = loops[..loops.len() - 1].iter().filter(is_long).map(|l| l.digit);
+        let best = candidates.map(|d| (weight(d), d)).filter(|c| c.0 > 0).max_by_key(|c| c.0);
+        let Some((_, columns)) = best else { return loops };
+        let Some(at) = loops.iter().position(|l| l.digit == columns) else { return loops };
+        loops.pop();
+        let columns = loops.remove(at);
+        let mut inside = Vec::new();
+        for (one, size) in [(columns, TRANSPOSED_COLUMNS), (rows, TRANSPOSED_ROWS)] {
+            if one.extent.as_const().is_some_and(|e| e <= size) {
+                inside.push(one);
+                continue;
+            }
+            let (blocks, one) = one.blocked(self.fresh_var(), size);
+            loops.push(StageLoop { mapping: Mapping::Tile, ..blocks });
+            inside.push(one);
+        }
+        loops.extend(inside);
+        if let Some(last) = loops.last_mut() {
+            last.transposes = true;
+        }
+        loops
     }
 
     /// Cuts long loops that floating-point sums run over into blocks.
@@ -537,18 +615,10 @@ impl<'a> Builder<'a> {
                 Some(extent) => extent > block + block / 2,
                 None => one.mapping == Mapping::Vector || one.extent.hint(self.hints()) > block / 4,
             };
-            if rounds && common && long {
-                let counter = self.fresh_var();
-                let outer = StageLoop {
-                    var: counter,
-                    step: block,
-                    mapping: Mapping::Tile,
-                    ..one.clone()
-                };
-                one.begin = Index::of_loop(counter);
-                one.end.insert(0, Index::of_loop(counter).shifted(Size::from(block)));
-                one.fresh = true;
-                out.push(outer);
+            if rounds && common && long && one.block.is_none() && one.step == 1 {
+                let (blocks, inside) = one.blocked(self.fresh_var(), block);
+                out.push(blocks);
+                one = StageLoop { fresh: true, ..inside };
             }
             out.push(one);
         }
@@ -569,7 +639,13 @@ impl<'a> Builder<'a> {
         let mut body = Vec::new();
         let mut units: Vec<(LoopVar, Size)> = Vec::new();
         let mut loops = Vec::new();
-        let mut context = PhaseContext { tile: None, vector: Vec::new(), chunk: None, partials: FxHashMap::default() };
+        let mut context = PhaseContext {
+            tiles: Vec::new(),
+            has_vector_tile: false,
+            vector: Vec::new(),
+            chunk: None,
+            partials: FxHashMap::default(),
+        };
         if let Some((last, others)) = partial.dims.split_last() {
             units.extend(others.iter().map(|d| (d.var, d.extent)));
             let counter = self.fresh_var();
@@ -580,7 +656,7 @@ impl<'a> Builder<'a> {
             let mut one = tile.stage_loop();
             one.mapping = Mapping::Vector;
             loops.push(one);
-            context.tile = Some(tile);
+            context.tiles.push(tile);
         }
         let unit = self.fresh_var();
         let count = decode_unit(unit, &units, &mut body);
@@ -596,7 +672,7 @@ impl<'a> Builder<'a> {
             let index = Index::of_loop(part).times(partial.len).plus(&position);
             self.accumulators.push(Accumulator { op, dtype, home: Home::Array { memory, index } });
             let from = AccumulatorId(self.accumulators.len() as u32 - 1);
-            let total = match &context.tile {
+            let total = match context.tiles.first() {
                 Some(tile) => {
                     let (len, index) = (Size::from(tile.size), tile.position());
                     self.array_state(op, dtype, len, index, MemoryPlace::Thread)
@@ -641,7 +717,7 @@ impl<'a> Builder<'a> {
                 Role::Chunked { size, .. } => around *= *size,
             }
         }
-        if let Some(tile) = &context.tile {
+        for tile in &context.tiles {
             around *= Size::from(tile.size);
         }
         let mut sum = Size::ZERO;

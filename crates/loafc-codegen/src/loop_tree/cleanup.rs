@@ -38,6 +38,9 @@ fn collect_loads(nodes: &[Node], read: &mut FxHashSet<BufferId>) {
             Node::Op(_, Op::Load { buffer, .. }) => {
                 read.insert(*buffer);
             }
+            Node::Transpose(t) => {
+                read.insert(t.from.0);
+            }
             Node::Loop(l) => collect_loads(&l.body, read),
             _ => {}
         }
@@ -56,6 +59,7 @@ fn sweep(nodes: &mut Vec<Node>, dead: &FxHashSet<BufferId>, used: &mut FxHashSet
                 sweep(&mut l.body, dead, used);
                 !l.body.is_empty()
             }
+            Node::Transpose(t) => !dead.contains(&t.to.0),
             Node::Accumulate { .. } | Node::Var(..) => true,
             Node::Init(_) | Node::Merge { .. } | Node::Finish { .. } => true,
         };

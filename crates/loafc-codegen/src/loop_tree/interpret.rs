@@ -11,7 +11,7 @@ use loafc_ir::nest::{BinaryOp, BufferId, Op, ReduceOp, StoreMode, ValueId};
 use loafc_ir::size::{Size, SymbolValues};
 use rustc_hash::FxHashMap;
 
-use super::{AccumulatorId, Home, Kernel, Loop, MemoryPlace, Node};
+use super::{AccumulatorId, Home, Kernel, Loop, MemoryPlace, Node, Range};
 
 /// Runs all phases. `params` names the buffer in `memory` that each parameter is.
 pub fn interpret(
@@ -159,6 +159,17 @@ impl Run<'_> {
                 self.vars.insert(*v, value);
             }
             Node::Loop(l) => self.a_loop(l)?,
+            Node::Transpose(t) => {
+                let (rows, columns) = (self.range(&t.rows)?, self.range(&t.columns)?);
+                for row in rows {
+                    for column in columns.clone() {
+                        self.vars.insert(t.rows.var, row);
+                        self.vars.insert(t.columns.var, column);
+                        let value = self.load(t.from.0, self.index(&t.from.1)?)?;
+                        self.store(t.to.0, self.index(&t.to.1)?, value)?;
+                    }
+                }
+            }
             Node::Init(a) => {
                 let accumulator = &self.kernel.accumulators[a.0 as usize];
                 let state = State::new(accumulator.op, accumulator.dtype);
@@ -193,18 +204,20 @@ impl Run<'_> {
     }
 
     fn a_loop(&mut self, l: &Loop) -> Result<(), InterpError> {
-        let begin = self.index(&l.begin)?;
-        let mut end = i64::MAX;
-        for e in &l.end {
-            end = end.min(self.index(e)?);
-        }
-        let mut at = begin;
-        while at < end {
+        let range = Range { var: l.var, begin: l.begin.clone(), end: l.end.clone() };
+        for at in self.range(&range)?.step_by(l.step as usize) {
             self.vars.insert(l.var, at);
             self.nodes(&l.body)?;
-            at += l.step;
         }
         Ok(())
+    }
+
+    fn range(&self, range: &Range) -> Result<std::ops::Range<i64>, InterpError> {
+        let mut end = i64::MAX;
+        for e in &range.end {
+            end = end.min(self.index(e)?);
+        }
+        Ok(self.index(&range.begin)?..end)
     }
 
     fn merge(&mut self, into: AccumulatorId, other: &State) -> Result<(), InterpError> {

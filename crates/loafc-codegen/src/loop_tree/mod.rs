@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use crate::kernel::Access;
 pub use print::SizeSlots;
 pub use build::{Built, build};
+pub(crate) use stage::is_transposed;
 
 /// A kernel. In its operations a [`BufferId`] is a position in [`Kernel::memory`], a [`LoopVar`] one of the
 /// variables that loops and [`Node::Var`] bind, and a [`ValueId`] a position in [`Kernel::types`].
@@ -131,6 +132,8 @@ pub enum Node {
     Var(LoopVar, Index),
     /// A loop.
     Loop(Loop),
+    /// Copies a rectangle between memories that are contiguous along different variables.
+    Transpose(Box<Transpose>),
     /// Sets a state to that of no iterations.
     Init(AccumulatorId),
     /// Combines a value with a state.
@@ -158,6 +161,31 @@ pub enum Node {
         /// The second result of reductions that have two.
         second: Option<ValueId>,
     },
+}
+
+/// A copy of all elements of a rectangle, as they are in memory. `from` is contiguous along the variable of
+/// `columns`, `to` along that of `rows`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transpose {
+    /// What is read, and which element.
+    pub from: (BufferId, Index),
+    /// What is written, and which element; of the same element type.
+    pub to: (BufferId, Index),
+    /// One side of the rectangle.
+    pub rows: Range,
+    /// The other side.
+    pub columns: Range,
+}
+
+/// Values of a variable: from `begin` on by 1 while below all of `end`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Range {
+    /// The variable.
+    pub var: LoopVar,
+    /// First value.
+    pub begin: Index,
+    /// First values behind; the smallest counts.
+    pub end: SmallVec<[Index; 2]>,
 }
 
 /// A loop: its variable runs from `begin` by `step` while it is below all of `end`.

@@ -8,7 +8,7 @@ use loafc_ir::nest::{Op, StoreMode};
 use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 
-use super::{Accumulator, Home, Kernel, Loop, Mapping, Node};
+use super::{Accumulator, Home, Kernel, Loop, Mapping, Node, Range};
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,6 +139,16 @@ impl Printer<'_> {
                 self.index(index)?;
             }
             Node::Loop(l) => return self.a_loop(l, depth),
+            Node::Transpose(t) => {
+                write!(self.text, "transpose {}[", t.from.0)?;
+                self.index(&t.from.1)?;
+                write!(self.text, "] to {}[", t.to.0)?;
+                self.index(&t.to.1)?;
+                write!(self.text, "] for ")?;
+                self.range(&t.rows)?;
+                write!(self.text, " and ")?;
+                self.range(&t.columns)?;
+            }
             Node::Init(a) => {
                 write!(self.text, "init ")?;
                 self.accumulator(a.0)?;
@@ -192,20 +202,26 @@ impl Printer<'_> {
             Mapping::Tile => "tile",
             Mapping::Vector => "vector",
         };
-        write!(self.text, "{mapping} i{} in ", l.var.0)?;
-        self.index(&l.begin)?;
-        write!(self.text, " .. ")?;
-        for (k, end) in l.end.iter().enumerate() {
-            if k > 0 {
-                write!(self.text, " min ")?;
-            }
-            self.index(end)?;
-        }
+        write!(self.text, "{mapping} ")?;
+        self.range(&Range { var: l.var, begin: l.begin.clone(), end: l.end.clone() })?;
         if l.step != 1 {
             write!(self.text, " by {}", l.step)?;
         }
         self.text.push('\n');
         self.nodes(&l.body, depth + 1)
+    }
+
+    fn range(&mut self, range: &Range) -> fmt::Result {
+        write!(self.text, "i{} in ", range.var.0)?;
+        self.index(&range.begin)?;
+        write!(self.text, " .. ")?;
+        for (k, end) in range.end.iter().enumerate() {
+            if k > 0 {
+                write!(self.text, " min ")?;
+            }
+            self.index(end)?;
+        }
+        Ok(())
     }
 
     fn op(&mut self, op: &Op) -> fmt::Result {

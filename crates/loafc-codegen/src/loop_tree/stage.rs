@@ -16,7 +16,7 @@ use smallvec::{SmallVec, smallvec};
 use super::body::{BodyPhases, has_reduction};
 use super::build::{Builder, PhaseContext};
 use super::partition::{Digit, PhaseGroup, PhaseStage};
-use super::{AccumulatorId, Loop, Mapping, MemoryPlace, Node};
+use super::{AccumulatorId, Loop, Mapping, MemoryPlace, Node, Range, Transpose};
 
 /// A loop of a stage.
 #[derive(Clone, Debug)]
@@ -34,6 +34,20 @@ pub(super) struct StageLoop {
     pub(super) mapping: Mapping,
     /// Whether states of reductions begin anew around this loop.
     pub(super) fresh: bool,
+    /// For a loop inside of blocks the variable of the loop over blocks, and iterations in a block.
+    pub(super) block: Option<(LoopVar, i64)>,
+    /// For the last loop whether accesses that are contiguous along the one before go through a copy.
+    pub(super) transposes: bool,
+}
+
+/// Elements between the rows of a transposed copy beside the row itself: rows at distances of a power of two
+/// would share few lines of the cache.
+const PADDING: i64 = 16;
+
+/// Whether an access is contiguous along `columns`, but jumps along `rows`.
+pub(crate) fn is_transposed(index: &Index, columns: LoopVar, rows: LoopVar) -> bool {
+    let jump = index.stride_of(rows);
+    index.is_affine() && index.stride_of(columns).is(1) && !jump.is(0) && !jump.is(1)
 }
 
 impl StageLoop {
@@ -49,12 +63,42 @@ impl StageLoop {
             origin: Index::constant(Size::ZERO),
             mapping: Mapping::Serial,
             fresh: false,
+            block: None,
+            transposes: false,
         }
+    }
+
+    /// The loop over blocks of this one, and this one inside of it.
+    pub(super) fn blocked(mut self, counter: LoopVar, size: i64) -> (StageLoop, StageLoop) {
+        let blocks = StageLoop { var: counter, step: size, mapping: Mapping::Tile, ..self.clone() };
+        let first_behind = Index::of_loop(counter).shifted(Size::from(size));
+        let even = self.end.len() == 1 && self.extent.as_const().is_some_and(|e| e % size == 0);
+        if even {
+            self.end[0] = first_behind;
+        } else {
+            self.end.insert(0, first_behind);
+        }
+        self.begin = Index::of_loop(counter);
+        self.block = Some((counter, size));
+        (blocks, self)
+    }
+
+    fn counts_blocks(&self) -> bool {
+        self.var != self.digit
+    }
+
+    fn range(&self) -> Range {
+        Range { var: self.var, begin: self.begin.clone(), end: self.end.clone() }
     }
 
     /// Only over `size` iterations from `begin` on, as far as there are so many.
     pub(super) fn restrict(&mut self, begin: Index, size: Size) {
-        self.end.insert(0, begin.clone().shifted(size));
+        let first_behind = begin.clone().shifted(size);
+        // Where parts divide the digit evenly, none is cut short.
+        match self.end.as_slice() {
+            [end] if end.as_constant().is_some_and(|e| e.div_exact(size).is_some()) => self.end[0] = first_behind,
+            _ => self.end.insert(0, first_behind),
+        }
         self.origin = begin.clone();
         self.begin = begin;
         self.extent = size;
@@ -93,8 +137,14 @@ pub(super) fn build_stage(
         Op::Store { buffer, .. } => Some(*buffer),
         _ => None,
     });
+    let read = stage.members.iter().flat_map(|m| &m.body.ops).filter_map(|op| match op {
+        Op::Load { buffer, .. } => Some(*buffer),
+        _ => None,
+    });
     let mut one = StageBuilder {
         written: written.collect(),
+        read: read.collect(),
+        transposed: FxHashMap::default(),
         builder,
         context,
         before: vec![Vec::new(); depth + 1],
@@ -191,6 +241,10 @@ struct StageBuilder<'b, 'a> {
     stored: FxHashMap<(BufferId, Index), ValueId>,
     /// The program's buffers that the stage stores to.
     written: FxHashSet<BufferId>,
+    /// The program's buffers that the stage loads from.
+    read: FxHashSet<BufferId>,
+    /// Accesses that go to a transposed copy of the current rectangle.
+    transposed: FxHashMap<(BufferId, Index), (BufferId, Index)>,
 }
 
 /// A state, and the number of loops around it.
@@ -315,8 +369,14 @@ impl StageBuilder<'_, '_> {
         let mut count = Size::ONE;
         for k in dims.iter().rev() {
             let l = &self.loops[*k];
-            index = index.plus(&Index::of_loop(l.digit).plus(&l.origin.times(Size::from(-1))).times(count));
-            count *= l.extent;
+            let blocks_inside = |b: &(LoopVar, i64)| dims.iter().any(|k| self.loops[*k].var == b.0);
+            let (origin, extent) = match l.block {
+                _ if l.counts_blocks() => continue,
+                Some(b) if !blocks_inside(&b) => (Index::of_loop(b.0), Size::from(b.1)),
+                _ => (l.origin.clone(), l.extent),
+            };
+            index = index.plus(&Index::of_loop(l.digit).plus(&origin.times(Size::from(-1))).times(count));
+            count *= extent;
         }
         (index, count)
     }
@@ -365,7 +425,8 @@ impl StageBuilder<'_, '_> {
         dtype: DType,
         checked: bool,
     ) -> Result<ValueId, String> {
-        let new = translate(self.builder, self.context, op, &|v| values.get(&v).copied())?;
+        let mut new = translate(self.builder, self.context, op, &|v| values.get(&v).copied())?;
+        self.transpose(op, &mut new);
         let innermost = self.loops.len();
         match (op, &new) {
             (Op::Load { buffer, .. }, Op::Load { buffer: slot, index, guard }) => {
@@ -385,6 +446,54 @@ impl StageBuilder<'_, '_> {
             }
             _ => Ok(self.push_once(new, 0, dtype, 0)),
         }
+    }
+
+    /// Lets an access that is contiguous along the last loop but one go to a copy that is so along the last.
+    fn transpose(&mut self, op: &Op, new: &mut Op) {
+        let [.., columns, rows] = self.loops.as_slice() else { return };
+        let (is_load, program_buffer) = match op {
+            Op::Load { buffer, guard: None, .. } if !self.written.contains(buffer) => (true, *buffer),
+            Op::Store { buffer, guard: None, mode: StoreMode::Set, .. } if !self.read.contains(buffer) => {
+                (false, *buffer)
+            }
+            _ => return,
+        };
+        let (Op::Load { buffer, index, .. } | Op::Store { buffer, index, .. }) = new else { return };
+        if !rows.transposes || !is_transposed(index, columns.digit, rows.digit) {
+            return;
+        }
+        let key = (*buffer, index.clone());
+        if let Some((copy, at)) = self.transposed.get(&key) {
+            (*buffer, *index) = (*copy, at.clone());
+            return;
+        }
+        let in_range = |l: &StageLoop| Index::of_loop(l.var).plus(&l.begin.times(Size::from(-1)));
+        let side = |l: &StageLoop| l.block.map_or(l.extent, |b| Size::from(b.1));
+        let width = side(rows) + Size::from(PADDING);
+        let at = in_range(columns).times(width).plus(&in_range(rows));
+        let (rows_range, columns_range) = (rows.range(), columns.range());
+        let len = side(columns) * width;
+        let source = self.builder.program.buffer(program_buffer);
+        let copy = self.builder.add_memory(source.name.clone(), source.dtype, len, MemoryPlace::Thread);
+        let outside = self.loops.len() - 2;
+        let rectangle = match is_load {
+            true => Transpose {
+                from: key.clone(),
+                to: (copy, at.clone()),
+                rows: rows_range,
+                columns: columns_range,
+            },
+            false => Transpose {
+                from: (copy, at.clone()),
+                to: key.clone(),
+                rows: columns_range,
+                columns: rows_range,
+            },
+        };
+        let nodes = if is_load { &mut self.before } else { &mut self.behind };
+        nodes[outside].push(Node::Transpose(Box::new(rectangle)));
+        (*buffer, *index) = (copy, at.clone());
+        self.transposed.insert(key, (copy, at));
     }
 
     fn store(&mut self, op: Op, dtype: DType) -> ValueId {

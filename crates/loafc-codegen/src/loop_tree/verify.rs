@@ -4,7 +4,7 @@
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
 use loafc_ir::nest::{BufferId, Op, ValueId};
 
-use super::{AccumulatorId, Home, Kernel, Loop, Mapping, Node};
+use super::{AccumulatorId, Home, Kernel, Loop, Mapping, Node, Transpose};
 
 /// Checks that values and variables are bound where they are used, that numbers name things which exist, and
 /// that vector loops hold straight lines.
@@ -46,6 +46,8 @@ impl Scope<'_> {
             }
             Node::Loop(_) if in_vector => Err("a loop inside of a vector loop".to_owned()),
             Node::Loop(l) => self.a_loop(l),
+            Node::Transpose(_) if in_vector => Err("a transpose inside of a vector loop".to_owned()),
+            Node::Transpose(t) => self.transpose(t),
             Node::Init(a) => self.accumulator(*a),
             Node::Accumulate { into, value, position } => {
                 self.accumulator(*into)?;
@@ -77,6 +79,23 @@ impl Scope<'_> {
         self.nodes(&l.body, l.mapping == Mapping::Vector)?;
         self.vars.pop();
         Ok(())
+    }
+
+    fn transpose(&mut self, t: &Transpose) -> Result<(), String> {
+        for range in [&t.rows, &t.columns] {
+            self.index(&range.begin)?;
+            range.end.iter().try_for_each(|e| self.index(e))?;
+        }
+        self.memory(t.from.0)?;
+        self.memory(t.to.0)?;
+        let dtype = |b: BufferId| self.kernel.memory[b.0 as usize].dtype;
+        if dtype(t.from.0) != dtype(t.to.0) {
+            return Err(format!("transpose of {} to {}", dtype(t.from.0), dtype(t.to.0)));
+        }
+        self.vars.extend([t.rows.var, t.columns.var]);
+        let result = self.index(&t.from.1).and_then(|()| self.index(&t.to.1));
+        self.vars.truncate(self.vars.len() - 2);
+        result
     }
 
     fn define(&mut self, v: ValueId) -> Result<(), String> {
