@@ -5,8 +5,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use loafc::interpret::Level;
-use loafc::{Compiler, Options, Tensor, Value};
+use loafc::{Compiler, Level, Options, Tensor, Value};
 use loafc_fuse::log::DecisionLog;
 use loafc_ir::graph::{Graph, Input};
 
