@@ -1,5 +1,5 @@
 //! What a forked child must know: that the threads of its parent are gone, and that no lock of ours is held.
-//! A child keeps using the pool of memory, and runs every kernel on the calling thread.
+//! A child keeps using the pool of memory, and never waits for threads of its parent.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

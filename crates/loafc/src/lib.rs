@@ -16,7 +16,7 @@
 mod compiler;
 mod error;
 mod html;
-mod interpret;
+pub mod interpret;
 pub mod npy;
 mod options;
 mod program;

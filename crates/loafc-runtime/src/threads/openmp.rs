@@ -4,9 +4,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::{Part, Team, parts, share};
+use super::{Part, Team, ThreadTeam, parts, share};
 
 type Region = unsafe extern "C" fn(*mut c_void);
 type GompParallel = unsafe extern "C" fn(Region, *mut c_void, c_uint, c_uint);
@@ -37,6 +37,30 @@ impl OpenMpTeam {
         static LIBRARY: OnceLock<Option<OpenMp>> = OnceLock::new();
         let library = LIBRARY.get_or_init(find_library).as_ref()?;
         Some(OpenMpTeam { library, threads: threads.max(1) })
+    }
+}
+
+/// The team of a forked child, made at its first use with this many threads and never freed.
+fn child_team(threads: usize) -> &'static ThreadTeam {
+    // An atomic and no lock: a lock could have been held by another thread when the process forked.
+    static TEAM: AtomicPtr<ThreadTeam> = AtomicPtr::new(std::ptr::null_mut());
+    let current = TEAM.load(Ordering::Acquire);
+    // SAFETY: a pointer that was stored below is never freed.
+    if let Some(team) = unsafe { current.as_ref() }
+        && team.generation() == crate::fork::generation()
+    {
+        return team;
+    }
+    let fresh = Box::into_raw(Box::new(ThreadTeam::new(threads)));
+    match TEAM.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: just made, and never freed from here on.
+        Ok(_) => unsafe { &*fresh },
+        Err(other) => {
+            // SAFETY: nobody else has seen it.
+            drop(unsafe { Box::from_raw(fresh) });
+            // SAFETY: another thread stored it, as above.
+            unsafe { &*other }
+        }
     }
 }
 
@@ -121,9 +145,15 @@ impl Team for OpenMpTeam {
         if parts == 0 {
             return;
         }
-        // The library's threads don't survive a fork, and it would wait for them.
+        if parts == 1 {
+            return body(0, units, 0);
+        }
+        // The library's threads don't survive a fork, and it would wait for them for ever.
+        if crate::fork::is_child() {
+            return child_team(self.threads).parallel_up_to(self.threads, units, grain, body);
+        }
         // SAFETY: a plain query.
-        if parts == 1 || crate::fork::is_child() || unsafe { (self.library.in_parallel)() } != 0 {
+        if unsafe { (self.library.in_parallel)() } != 0 {
             return body(0, units, 0);
         }
         let call = Call { library: self.library, body, units, parts, panicked: AtomicBool::new(false) };
@@ -159,6 +189,30 @@ mod tests {
             });
             assert_eq!(total.into_inner(), (0..units).sum::<i64>());
         }
+    }
+
+    #[test]
+    fn a_forked_child_has_threads_of_its_own() {
+        let Some(team) = team(2) else { return };
+        let sum = || {
+            let total = std::sync::atomic::AtomicI64::new(0);
+            team.parallel_for(1000, 1, &|begin, end, _| {
+                total.fetch_add((begin..end).sum::<i64>(), Ordering::Relaxed);
+            });
+            total.into_inner()
+        };
+        assert_eq!(sum(), 499_500);
+        // SAFETY: the child only runs sums and leaves.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let fine = sum() == 499_500 && sum() == 499_500;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if fine { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0);
     }
 
     #[test]
