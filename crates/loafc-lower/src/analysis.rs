@@ -14,6 +14,8 @@ pub(crate) struct Facts {
     pub last_use: Vec<usize>,
     /// Whether each call is needed for an output or an effect.
     pub live: Vec<bool>,
+    /// Whether any call writes to a tensor.
+    pub writes: bool,
 }
 
 impl Facts {
@@ -23,6 +25,7 @@ impl Facts {
             demand: vec![Demand { users: 0, needs_buffer: false }; n],
             last_use: vec![0; n],
             live: vec![false; graph.nodes.len()],
+            writes: graph.nodes.iter().any(|node| !written(node).is_empty()),
         };
         for output in &graph.outputs {
             for_each_value(output, &mut |id| {
@@ -40,7 +43,7 @@ impl Facts {
 
     fn visit(&mut self, at: usize, node: &Node) {
         let used = |id: &TensorId| self.demand[id.0 as usize].users > 0;
-        if !has_effect(&node.op) && !node.results.iter().flatten().any(used) {
+        if !has_effect(&node.op) && written(node).is_empty() && !node.results.iter().flatten().any(used) {
             return;
         }
         self.live[at] = true;
@@ -84,6 +87,20 @@ fn for_each_value(arg: &Arg, visit: &mut dyn FnMut(TensorId)) {
         Arg::List(items) => items.iter().for_each(|a| for_each_value(a, visit)),
         _ => {}
     }
+}
+
+/// The tensors that a call writes to: its first argument if its name says so, and what is given as `out`.
+pub(crate) fn written(node: &Node) -> Vec<TensorId> {
+    let mut ids = Vec::new();
+    if writes_first_argument(&node.op)
+        && let Some(first) = node.args.first()
+    {
+        for_each_value(first, &mut |id| ids.push(id));
+    }
+    for (_, arg) in node.kwargs.iter().filter(|(name, _)| name.as_ref() == "out") {
+        for_each_value(arg, &mut |id| ids.push(id));
+    }
+    ids
 }
 
 /// Name of an operator without namespace and overload: `sum` of `aten.sum.dim_IntList`.

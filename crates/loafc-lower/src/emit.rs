@@ -485,7 +485,8 @@ fn decided_range(
     None
 }
 
-fn drop_unused(body: &Body) -> Body {
+/// The operations that a store or check needs.
+pub(crate) fn drop_unused(body: &Body) -> Body {
     let mut used = vec![false; body.ops.len()];
     for (k, op) in body.ops.iter().enumerate().rev() {
         if matches!(op, Op::Store { .. } | Op::Check(..)) {
@@ -494,6 +495,9 @@ fn drop_unused(body: &Body) -> Body {
         if used[k] {
             op.for_each_operand(&mut |v| used[v.0 as usize] = true);
         }
+    }
+    if used.iter().all(|u| *u) {
+        return body.clone();
     }
     let mut kept = Body::default();
     let mut renamed = vec![ValueId(0); body.ops.len()];
@@ -506,6 +510,21 @@ fn drop_unused(body: &Body) -> Body {
 }
 
 fn rename(op: &Op, names: &[ValueId]) -> Op {
-    // No extents: an index must not be taken apart any further here.
-    op.substitute(&Index::of_loop, &|v| names[v.0 as usize], &|_| None)
+    let name = |v: ValueId| names[v.0 as usize];
+    match op {
+        // Most indices name no values and stay as they are.
+        Op::Load { buffer, index, guard } if !index.is_indirect() => {
+            Op::Load { buffer: *buffer, index: index.clone(), guard: guard.map(name) }
+        }
+        Op::Store { buffer, index, value, guard, mode } if !index.is_indirect() => Op::Store {
+            buffer: *buffer,
+            index: index.clone(),
+            value: name(*value),
+            guard: guard.map(name),
+            mode: *mode,
+        },
+        Op::IndexValue(index) | Op::InRange { index, .. } if !index.is_indirect() => op.clone(),
+        // No extents: an index must not be taken apart any further here.
+        _ => op.substitute(&Index::of_loop, &name, &|_| None),
+    }
 }

@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use crate::analysis::{self, Facts, base_name};
-use crate::emit::{Emitter, tidy};
+use crate::emit::{Emitter, drop_unused, tidy};
 use crate::error::LowerError;
 use crate::expr::{Arena, Coord, Expr, ExprId};
 use crate::realize::{LowerOptions, is_dear, is_too_large, should_realize};
@@ -93,7 +93,7 @@ pub(crate) struct Lowering<'g> {
     program: NestProgram,
     /// The lazy tensor of each value of the graph, once made.
     values: Vec<Option<ExprId>>,
-    /// Values whose expressions may read an input's buffer, for when it is written to.
+    /// Values whose expressions may read a buffer, for when it is written to.
     readers: FxHashMap<BufferId, Vec<TensorId>>,
     /// Position of the call that is being lowered.
     current: usize,
@@ -291,8 +291,8 @@ impl<'g> Lowering<'g> {
             node.device = ty.device;
         }
         self.settle(expr, id);
-        for buffer in self.arena.get(expr).cost.reads.clone() {
-            if matches!(self.program.buffer(buffer).source, BufferSource::Input(_)) {
+        if self.facts.writes {
+            for buffer in self.arena.get(expr).cost.reads.clone() {
                 self.readers.entry(buffer).or_default().push(id);
             }
         }
@@ -872,7 +872,8 @@ impl<'g> Lowering<'g> {
         if nest.loops.iter().any(|l| l.kind == LoopKind::Parallel && l.extent.is(0)) {
             return;
         }
-        nest.body = tidy(&nest);
+        // What nothing uses must not keep loops apart.
+        nest.body = drop_unused(&nest.body);
         canonicalize(&mut nest);
         nest.body = tidy(&nest);
         nest.name = self.nest_name(&origins, &nest.body);
@@ -931,22 +932,34 @@ impl<'g> Lowering<'g> {
     // ---- Writes to the caller's tensors ----
 
     /// Stores every value that is still needed and was defined by the present contents of a buffer, because
-    /// those are about to change. `target` itself is the tensor that is written to and sees the change.
+    /// those are about to change. Of the values that are the very tensor that is written to, only `target` itself
+    /// sees the change; views and aliases are values of their own in a tensor program.
     pub(crate) fn prepare_write(&mut self, buffer: BufferId, target: TensorId) {
-        let current = self.current;
         let readers = self.readers.remove(&buffer).unwrap_or_default();
+        let written = self.values[target.0 as usize];
         let mut kept = Vec::new();
+        let mut copy = None;
         for id in readers {
             let Some(expr) = self.values[id.0 as usize] else { continue };
-            let needed = self.facts.last_use[id.0 as usize] > current;
-            let is_target = id == target || self.values[target.0 as usize] == Some(expr);
-            if needed && !is_target {
-                self.realize(expr);
-            } else if needed {
+            if self.facts.last_use[id.0 as usize] <= self.current {
+                continue;
+            }
+            if id == target {
                 kept.push(id);
+            } else if Some(expr) == written {
+                let copy = *copy.get_or_insert_with(|| self.copy_of_old_contents(expr));
+                self.values[id.0 as usize] = Some(copy);
+            } else {
+                self.realize(expr);
             }
         }
         self.readers.insert(buffer, kept);
+    }
+
+    fn copy_of_old_contents(&mut self, expr: ExprId) -> ExprId {
+        let copy = self.copy(expr);
+        self.realize(copy);
+        copy
     }
 
     /// Whether computing a value reads elements of a buffer other than the one at the same place in `target`.
@@ -967,16 +980,7 @@ impl<'g> Lowering<'g> {
     // ---- Extern calls ----
 
     fn extern_call(&mut self, node: &'g Node) -> Result<(), LowerError> {
-        let written = analysis::writes_first_argument(&node.op)
-            .then(|| match node.args.first() {
-                Some(Arg::Value(id)) => Some(*id),
-                _ => None,
-            })
-            .flatten();
-        let out = node.kwargs.iter().find_map(|(name, arg)| match arg {
-            Arg::Value(id) if name.as_ref() == "out" => Some(*id),
-            _ => None,
-        });
+        let written = analysis::written(node);
         let mut tensors = Vec::new();
         let mut positions = FxHashMap::default();
         let mut args = Vec::new();
@@ -988,7 +992,7 @@ impl<'g> Lowering<'g> {
             kwargs.push((name.clone(), self.extern_argument(arg, &mut tensors, &mut positions)?));
         }
         let mut mutates = Vec::new();
-        for id in [written, out].into_iter().flatten() {
+        for id in written {
             if let Some(at) = positions.get(&id) {
                 let buffer: BufferId = tensors_at(&tensors, *at).buffer;
                 self.prepare_write(buffer, id);

@@ -16,7 +16,8 @@ pub fn verify_program(program: &NestProgram) -> Result<(), VerifyError> {
     check_buffers(program)?;
     let mut state = State { program, written: vec![false; program.buffers.len()] };
     for (k, buffer) in program.buffers.iter().enumerate() {
-        state.written[k] = buffer.source != BufferSource::Owned;
+        // What has no elements needs no write.
+        state.written[k] = buffer.source != BufferSource::Owned || buffer.len.is(0);
     }
     for (k, step) in program.steps.iter().enumerate() {
         match step {

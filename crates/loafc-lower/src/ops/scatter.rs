@@ -2,8 +2,9 @@
 //! combines them with what is there, in the order of its loops, so that results do not depend on threads.
 
 use loafc_ir::dtype::{DType, Scalar};
+use loafc_ir::index::Index;
 use loafc_ir::nest::{BinaryOp, StoreMode, TensorView};
-use loafc_ir::ops::{Call, Operand};
+use loafc_ir::ops::{Call, Operand, TensorArg};
 use loafc_ir::size::Size;
 
 use super::indexing::{Advanced, Bounds, advanced, positions};
@@ -133,26 +134,8 @@ fn index_put(cx: &mut Cx, c: &Call, bounds: Bounds) -> Lowered {
     let values = c.operand(2, "values")?;
     let accumulate = c.bool_or(3, "accumulate", false)?;
     let (dtype, from) = (cx.dtype(a), cx.shape(a));
-    if let [Some(mask)] = indices.as_slice()
-        && mask.ty.dtype == DType::Bool
-        && mask.ty.shape.len() <= from.len()
-        && !accumulate
-        && values.shape().iter().all(|e| e.is(1))
-    {
-        // One value wherever a mask holds.
-        let value = match &values {
-            Operand::Tensor(t) => {
-                let value = cx.value(t.id)?;
-                let value = cx.reshape(value, &[]);
-                let value = cx.cast(value, dtype);
-                cx.broadcast(value, &from)
-            }
-            number => cx.operand(number, dtype, &from)?,
-        };
-        let mask = cx.value(mask.id)?;
-        let coords = (0..cx.shape(mask).len()).map(|d| coordinate_within(d, from[d])).collect();
-        let mask = cx.view(mask, coords, &from);
-        return Ok(vec![cx.choose(mask, value, a)]);
+    if let Some(result) = put_where(cx, a, &indices, &values, accumulate)? {
+        return Ok(vec![result]);
     }
     let found = advanced(cx, c, &from, &indices, bounds)?;
     let value = cx.operand(&values, dtype, &found.shape)?;
@@ -160,6 +143,53 @@ fn index_put(cx: &mut Cx, c: &Call, bounds: Bounds) -> Lowered {
     let mode = if accumulate { combine(dtype, BinaryOp::Add) } else { StoreMode::Set };
     cx.write_at(value, &stored, &Placement { coords: found.coords, guard: None, mode });
     Ok(vec![result])
+}
+
+/// Values put where a single mask holds, if they do not depend on how many places that are: a choice for each
+/// element.
+fn put_where(
+    cx: &mut Cx,
+    a: ExprId,
+    indices: &[Option<TensorArg>],
+    values: &Operand,
+    accumulate: bool,
+) -> Result<Option<ExprId>, Refusal> {
+    let Some(at) = indices.iter().position(Option::is_some) else { return Ok(None) };
+    let Some(mask) = &indices[at] else { return Ok(None) };
+    let (dtype, from) = (cx.dtype(a), cx.shape(a));
+    let end = at + mask.ty.shape.len();
+    if mask.ty.dtype != DType::Bool || indices[at + 1..].iter().any(Option::is_some) || end > from.len() {
+        return Ok(None);
+    }
+    let value = match values {
+        Operand::Tensor(t) => {
+            // The dimensions of what is put: those before the mask's, one for the chosen places, those after.
+            let places: Vec<Option<usize>> =
+                (0..at).map(Some).chain([None]).chain((end..from.len()).map(Some)).collect();
+            let shape = &t.ty.shape;
+            if shape.len() > places.len() {
+                return Ok(None);
+            }
+            let own = &places[places.len() - shape.len()..];
+            if own.iter().zip(shape).any(|(place, extent)| place.is_none() && !extent.is(1)) {
+                return Ok(None);
+            }
+            let coords = own
+                .iter()
+                .zip(shape)
+                .map(|(place, extent)| place.map_or_else(Index::default, |d| coordinate_within(d, *extent)))
+                .collect();
+            let value = cx.value(t.id)?;
+            let value = cx.cast(value, dtype);
+            cx.view(value, coords, &from)
+        }
+        number => cx.operand(number, dtype, &from)?,
+    };
+    let mask = cx.value(mask.id)?;
+    let coords = (at..end).map(|d| coordinate_within(d, from[d])).collect();
+    let mask = cx.view(mask, coords, &from);
+    let value = if accumulate { super::pointwise::apply(cx, BinaryOp::Add, a, value) } else { value };
+    Ok(Some(cx.choose(mask, value, a)))
 }
 
 fn masked_index_put(cx: &mut Cx, c: &Call) -> Lowered {
