@@ -23,11 +23,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let uses = compile(&program.schedule, &CodegenOptions { keep_text: true, ..options })?;
     for kernel in &uses {
         let text = kernel.kernel.text.as_ref().ok_or("no text")?;
-        println!("{}", match what.as_str() {
-            "ir" => &text.llvm_ir,
-            "asm" => &text.assembly,
-            _ => &text.loop_tree,
-        });
+        println!(
+            "{}",
+            match what.as_str() {
+                "ir" => &text.llvm_ir,
+                "asm" => &text.assembly,
+                _ => &text.loop_tree,
+            }
+        );
         time(kernel, &program.schedule.program);
     }
     Ok(())
@@ -62,5 +65,10 @@ fn time(kernel: &KernelUse, program: &NestProgram) {
         best = best.min(start.elapsed().as_secs_f64());
     }
     let units: Vec<i64> = kernel.phases.iter().map(|p| hint(p.units)).collect();
-    println!("{}: {:.3} ms, {:.2} GB/s, units {units:?}", kernel.kernel.name, best * 1e3, bytes as f64 / best / 1e9);
+    println!(
+        "{}: {:.3} ms, {:.2} GB/s, units {units:?}",
+        kernel.kernel.name,
+        best * 1e3,
+        bytes as f64 / best / 1e9
+    );
 }

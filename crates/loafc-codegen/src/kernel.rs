@@ -10,9 +10,9 @@ use loafc_ir::nest::{BufferId, NestProgram};
 use loafc_ir::size::Size;
 use rayon::prelude::*;
 
+use crate::cpu;
 use crate::cpu::compile::Object;
 use crate::cpu::jit::{LoadedCode, Session};
-use crate::cpu;
 use crate::loop_tree::{self, Built, Kernel, MemoryPlace, SizeSlots};
 
 /// Machine code of one phase of a kernel: runs the units `begin..end`.
@@ -119,7 +119,9 @@ pub struct KernelUse {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CodegenError {
     /// An element type that kernels can't hold.
-    #[error("kernel `{kernel}`: no code for element type {dtype} of buffer {buffer}; keep the operator as an extern call")]
+    #[error(
+        "kernel `{kernel}`: no code for element type {dtype} of buffer {buffer}; keep the operator as an extern call"
+    )]
     DType {
         /// The group's name.
         kernel: Arc<str>,
@@ -242,7 +244,10 @@ fn compile_trees(
     load(trees, objects)
 }
 
-fn load(trees: &IndexMap<String, Tree>, objects: Vec<Object>) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
+fn load(
+    trees: &IndexMap<String, Tree>,
+    objects: Vec<Object>,
+) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
     let refused = |tree: &Tree| {
         let kernel = tree.kernel.name.clone();
         move |message| CodegenError::Llvm { kernel, message }

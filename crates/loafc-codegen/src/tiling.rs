@@ -89,7 +89,8 @@ impl Costs<'_> {
     fn member(&self, stage: &PhaseStage<'_>, member: &Member, vector: Option<Digit>, outer: bool) -> f64 {
         let digits = || self.group.outer.iter().chain(&stage.inner);
         let reduces = has_reduction(&member.body);
-        let is_reduced = |d: &Digit| reduces && member.reduced.get(d.var.0 as usize).copied().unwrap_or(false);
+        let is_reduced =
+            |d: &Digit| reduces && member.reduced.get(d.var.0 as usize).copied().unwrap_or(false);
         let every: f64 = digits().map(|d| self.hint(d.extent)).product();
         let behind: f64 = digits().filter(|d| !is_reduced(d)).map(|d| self.hint(d.extent)).product();
         let along = vector.filter(|d| !is_reduced(d));
@@ -101,15 +102,15 @@ impl Costs<'_> {
         let phases = BodyPhases::of(&member.body);
         let mut cost = 0.0;
         for (v, op) in member.body.iter() {
-            let (count, vector) =
-                if phases.behind(v) { (behind, along) } else { (every, vector) };
+            let (count, vector) = if phases.behind(v) { (behind, along) } else { (every, vector) };
             cost += match vector {
                 Some(d) => count * waste * self.operation(&member.body, op, d.var),
                 None => count * SCALAR_FACTOR * (OPERATION + (self.bytes)(op) / 4.0),
             };
             if let (Op::Reduce { .. }, Some(d)) = (op, vector) {
                 let horizontal = is_reduced(&d) && !outer;
-                cost += if horizontal { HORIZONTAL * every / self.hint(d.extent) } else { ARRAY_STATE * every };
+                cost +=
+                    if horizontal { HORIZONTAL * every / self.hint(d.extent) } else { ARRAY_STATE * every };
             }
         }
         cost
@@ -158,7 +159,8 @@ pub fn transposed_bytes(
 /// Number of a member's accesses that are contiguous along `columns`, but jump along `rows`.
 pub fn transposed_accesses(member: &Member, columns: LoopVar, rows: LoopVar) -> usize {
     let phases = BodyPhases::of(&member.body);
-    let accesses = member.body.iter().filter(|(v, op)| !phases.behind(*v) && is_transposed_op(op, columns, rows));
+    let accesses =
+        member.body.iter().filter(|(v, op)| !phases.behind(*v) && is_transposed_op(op, columns, rows));
     accesses.count()
 }
 

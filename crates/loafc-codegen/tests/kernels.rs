@@ -262,3 +262,72 @@ fn reductions_beside_transposed_stores() {
         );
     }
 }
+
+#[test]
+fn scatters_add_in_order() {
+    for dim in [0, 1] {
+        check(
+            &format!(
+                "graph @f(%x: f32[9, 30], %i: i64[9, 30], %s: f32[9, 30]) {{
+                   %p = aten.remainder.Scalar(%i, 5)
+                   %y = aten.scatter_add.default(%x, {dim}, %p, %s)
+                   return %y
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn eight_bit_floats() {
+    for dtype in ["f8e4m3fn", "f8e5m2"] {
+        check(
+            &format!(
+                "graph @f(%x: f32[200], %y: {dtype}[200]) {{
+                   %a = prims.convert_element_type.default(%x, {dtype})
+                   %b = prims.convert_element_type.default(%y, f32)
+                   %c = aten.mul.Tensor(%b, 1.5)
+                   return %a, %c
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn narrow_and_broadcast_rows() {
+    for (m, n) in [(100, 3), (7, 10), (1000, 2)] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{m}, {n}], %b: f32[{n}], %k: i64[{m}, 1]) {{
+                   %a = aten.add.Tensor(%x, %b)
+                   %q = aten.mul.Tensor(%a, %k)
+                   %s = aten.sum.dim_IntList(%q, [1], true)
+                   %z = aten.sub.Tensor(%q, %s)
+                   return %z
+                 }}"
+            ),
+            &[],
+        );
+    }
+}
+
+#[test]
+fn products_truth_values_and_extremes() {
+    for dim in [0, 1] {
+        check(
+            &format!(
+                "graph @f(%x: f32[6, 40], %b: b8[6, 40], %k: i32[6, 40]) {{
+                   %p = aten.prod.dim_int(%x, {dim}, false)
+                   %a = aten.any.dim(%b, {dim}, false)
+                   %c = aten.all.dim(%b, {dim}, false)
+                   %m = aten.amin.default(%k, [{dim}], false)
+                   return %p, %a, %c, %m
+                 }}"
+            ),
+            &[],
+        );
+    }
+}

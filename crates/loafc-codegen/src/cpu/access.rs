@@ -136,9 +136,7 @@ impl Emitter<'_, '_, '_> {
             LanePlace::Each(_) => mode != StoreMode::Set,
             // Lanes that store different values to one element do so in order; a uniform store happens once,
             // but combines once for each lane.
-            LanePlace::Same => {
-                mode != StoreMode::Set || varies(self, Some(value)) || varies(self, guard)
-            }
+            LanePlace::Same => mode != StoreMode::Set || varies(self, Some(value)) || varies(self, guard),
         };
         match self.lanes {
             Some(lanes) if collides => self.store_in_turns(buffer, &place, value, guard, mode, lanes),

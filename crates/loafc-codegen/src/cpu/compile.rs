@@ -47,13 +47,20 @@ pub(crate) fn compile(
     let texts = match keep_text {
         true => {
             let assembly = write(&machine, &module, FileType::Assembly)?;
-            Some((module.print_to_string().to_string(), String::from_utf8_lossy(assembly.as_slice()).into_owned()))
+            Some((
+                module.print_to_string().to_string(),
+                String::from_utf8_lossy(assembly.as_slice()).into_owned(),
+            ))
         }
         false => None,
     };
     Ok(Object { bytes: object.as_slice().to_vec(), texts })
 }
 
-fn write(machine: &TargetMachine, module: &Module<'_>, kind: FileType) -> Result<MemoryBuffer<'static>, String> {
+fn write(
+    machine: &TargetMachine,
+    module: &Module<'_>,
+    kind: FileType,
+) -> Result<MemoryBuffer<'static>, String> {
     machine.write_to_memory_buffer(module, kind).map_err(|e| e.to_string())
 }

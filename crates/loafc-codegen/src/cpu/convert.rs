@@ -183,7 +183,11 @@ impl Emitter<'_, '_, '_> {
             v = self.ir.fptrunc(v, self.like(v, self.ir.float()));
         }
         if to == DType::F64 {
-            return if value.dtype == DType::F64 { v } else { self.ir.fpext(v, self.like(v, self.ir.double())) };
+            return if value.dtype == DType::F64 {
+                v
+            } else {
+                self.ir.fpext(v, self.like(v, self.ir.double()))
+            };
         }
         self.rounded_to_storage(v, to)
     }
@@ -243,4 +247,3 @@ impl Emitter<'_, '_, '_> {
         Ok(self.from_memory(raw, to))
     }
 }
-

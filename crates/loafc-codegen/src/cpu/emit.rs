@@ -387,9 +387,8 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                     self.shapes.insert(*into, shape);
                 }
                 Node::Merge { into, from } => {
-                    let is_register = |a: &AccumulatorId| {
-                        self.kernel.accumulators[a.0 as usize].home == Home::Registers
-                    };
+                    let is_register =
+                        |a: &AccumulatorId| self.kernel.accumulators[a.0 as usize].home == Home::Registers;
                     let shape = match is_register(from) {
                         true => self.shapes.get(from).copied().unwrap_or((None, 1)),
                         false => (None, 1),
@@ -571,7 +570,9 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                 self.check(self.value(*a)?, message)?;
                 return Ok(None);
             }
-            Op::Reduce { .. } | Op::ReduceSecond(_) => return Err(format!("{v} is a reduction among operations")),
+            Op::Reduce { .. } | Op::ReduceSecond(_) => {
+                return Err(format!("{v} is a reduction among operations"));
+            }
         };
         Ok(Some(Value { dtype, ..value }))
     }
@@ -643,4 +644,3 @@ fn never_negative(index: &Index) -> bool {
     positive(index.offset)
         && index.terms.iter().all(|(atom, factor)| matches!(atom, IndexAtom::Loop(_)) && positive(*factor))
 }
-

@@ -12,7 +12,9 @@ use inkwell::context::Context;
 use inkwell::module::Module;
 use inkwell::values::{AsValueRef, BasicValueEnum};
 use llvm_sys::core::*;
-use llvm_sys::prelude::{LLVMBasicBlockRef, LLVMBuilderRef, LLVMContextRef, LLVMModuleRef, LLVMTypeRef, LLVMValueRef};
+use llvm_sys::prelude::{
+    LLVMBasicBlockRef, LLVMBuilderRef, LLVMContextRef, LLVMModuleRef, LLVMTypeRef, LLVMValueRef,
+};
 use llvm_sys::{LLVMIntPredicate, LLVMRealPredicate};
 
 /// A value of LLVM; lives as long as the module of its [`Ir`].
@@ -386,7 +388,8 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
             let text = |s: &str| LLVMMDStringInContext2(context, s.as_ptr().cast(), s.len());
             let node = |mut parts: Vec<_>| LLVMMDNodeInContext2(context, parts.as_mut_ptr(), parts.len());
             let domain = node(vec![text("kernel")]);
-            let scopes: Vec<_> = (0..count).map(|k| node(vec![text(&format!("memory {k}")), domain])).collect();
+            let scopes: Vec<_> =
+                (0..count).map(|k| node(vec![text(&format!("memory {k}")), domain])).collect();
             let list = |parts: Vec<_>| LLVMMetadataAsValue(context, node(parts));
             (0..count)
                 .map(|k| AliasScope {
@@ -514,7 +517,13 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         // SAFETY: V is a plain wrapper of a value reference; the mask is constant.
         unsafe {
             let mask = LLVMConstVector(mask.as_mut_ptr().cast(), count);
-            V(LLVMBuildShuffleVector(self.raw(), vector.0, LLVMGetPoison(self.type_of(vector).0), mask, UNNAMED))
+            V(LLVMBuildShuffleVector(
+                self.raw(),
+                vector.0,
+                LLVMGetPoison(self.type_of(vector).0),
+                mask,
+                UNNAMED,
+            ))
         }
     }
 
@@ -537,7 +546,8 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         // SAFETY: callers pass names of LLVM's reference with the types and arguments it lists.
         unsafe {
             let id = LLVMLookupIntrinsicID(name.as_ptr().cast(), name.len());
-            let function = LLVMGetIntrinsicDeclaration(self.module_ref(), id, types.as_mut_ptr(), types.len());
+            let function =
+                LLVMGetIntrinsicDeclaration(self.module_ref(), id, types.as_mut_ptr(), types.len());
             let ty = LLVMIntrinsicGetType(self.context_ref(), id, types.as_mut_ptr(), types.len());
             V(LLVMBuildCall2(self.raw(), ty, function, args.as_mut_ptr(), args.len() as u32, UNNAMED))
         }

@@ -73,8 +73,11 @@ impl Session {
     pub fn add_object(&self, bytes: &[u8]) -> Result<(), String> {
         // SAFETY: the range is copied; the session takes the buffer over, on failure too.
         check(unsafe {
-            let buffer =
-                LLVMCreateMemoryBufferWithMemoryRangeCopy(bytes.as_ptr().cast(), bytes.len(), c"kernel".as_ptr());
+            let buffer = LLVMCreateMemoryBufferWithMemoryRangeCopy(
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                c"kernel".as_ptr(),
+            );
             LLVMOrcLLJITAddObjectFile(self.jit, LLVMOrcLLJITGetMainJITDylib(self.jit), buffer)
         })
     }

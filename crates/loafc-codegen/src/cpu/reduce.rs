@@ -202,7 +202,8 @@ impl Emitter<'_, '_, '_> {
             return self.read(a);
         }
         let state = self.register_state(a)?.clone();
-        let mut copies: Vec<Parts> = state.copies.iter().map(|slots| self.get_parts(&of, slots, &a)).collect();
+        let mut copies: Vec<Parts> =
+            state.copies.iter().map(|slots| self.get_parts(&of, slots, &a)).collect();
         // Neighbours first: a tree, as over lanes.
         while copies.len() > 1 {
             let mut next = Vec::new();
@@ -331,6 +332,4 @@ impl Emitter<'_, '_, '_> {
         let squares = ir.select(no_b, squares_a, ir.select(no_a, squares_b, squares));
         SmallVec::from_slice(&[mean, count, zero, squares])
     }
-
 }
-

@@ -45,9 +45,12 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
             Family::Bool => match op {
                 UnaryOp::Not => self.ir.xor(x.v, self.all(x.v, -1)),
                 UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::SignBit => self.all(x.v, 0),
-                UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc | UnaryOp::Round => {
-                    x.v
-                }
+                UnaryOp::Abs
+                | UnaryOp::Sign
+                | UnaryOp::Floor
+                | UnaryOp::Ceil
+                | UnaryOp::Trunc
+                | UnaryOp::Round => x.v,
                 _ => return Err(undefined()),
             },
         };
@@ -65,9 +68,7 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
             UnaryOp::SignBit => return Some(self.truth_value(ir.zero(truth))),
             UnaryOp::Neg => ir.sub(zero, x.v),
             UnaryOp::Not => ir.xor(x.v, self.all(x.v, -1)),
-            UnaryOp::Abs if signed => {
-                ir.select(ir.icmp(LLVMIntSLT, x.v, zero), ir.sub(zero, x.v), x.v)
-            }
+            UnaryOp::Abs if signed => ir.select(ir.icmp(LLVMIntSLT, x.v, zero), ir.sub(zero, x.v), x.v),
             UnaryOp::Sign => {
                 let positive = match signed {
                     true => ir.icmp(LLVMIntSGT, x.v, zero),

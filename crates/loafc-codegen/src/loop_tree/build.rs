@@ -89,7 +89,10 @@ fn check_references(group: &Group, program: &NestProgram) -> Result<(), String> 
             if let Op::ReduceSecond(r) = op
                 && !matches!(member.body.op(*r), Op::Reduce { op, .. } if op.has_second())
             {
-                return Err(format!("member `{}`: {v} is the second result of {r}, which has one", member.name));
+                return Err(format!(
+                    "member `{}`: {v} is the second result of {r}, which has one",
+                    member.name
+                ));
             }
             let (Op::Load { buffer, .. } | Op::Store { buffer, .. }) = op else { continue };
             let known = group.buffers.iter().any(|b| b.buffer == *buffer);
@@ -226,7 +229,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn add_memory(&mut self, name: Arc<str>, dtype: DType, len: Size, place: MemoryPlace) -> BufferId {
+    pub(super) fn add_memory(
+        &mut self,
+        name: Arc<str>,
+        dtype: DType,
+        len: Size,
+        place: MemoryPlace,
+    ) -> BufferId {
         self.memory.push(Memory { name, dtype, len, place });
         self.origins.push(None);
         BufferId(self.memory.len() as u32 - 1)
@@ -259,7 +268,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Where an access of a body goes: the memory, and the index in it.
-    pub(super) fn locate(&mut self, buffer: BufferId, index: Index, context: &PhaseContext) -> (BufferId, Index) {
+    pub(super) fn locate(
+        &mut self,
+        buffer: BufferId,
+        index: Index,
+        context: &PhaseContext,
+    ) -> (BufferId, Index) {
         let used = self.group.buffers.iter().find(|b| b.buffer == buffer);
         let Some((used, Place::Local(len))) = used.map(|b| (b, &b.place)) else {
             let access = match used {
@@ -302,7 +316,9 @@ impl<'a> Builder<'a> {
         let choice = tiling::choose(phase, bytes, self.hints());
         let second = self.second_tile(phase, &choice, bytes);
         let (tile, vector) = match choice {
-            VectorDigit::Outer(var) => (self.tile(phase, var, second.is_some()), vec![None; phase.stages.len()]),
+            VectorDigit::Outer(var) => {
+                (self.tile(phase, var, second.is_some()), vec![None; phase.stages.len()])
+            }
             VectorDigit::Inner(vector) => (None, vector),
         };
         let has_vector_tile = tile.is_some();
@@ -427,9 +443,11 @@ impl<'a> Builder<'a> {
                 .buffers
                 .iter()
                 .filter_map(|b| match &b.place {
-                    Place::Local(len) => {
-                        Some(len.hint(hints).max(1).saturating_mul(self.program.buffer(b.buffer).dtype.bytes() as i64))
-                    }
+                    Place::Local(len) => Some(
+                        len.hint(hints)
+                            .max(1)
+                            .saturating_mul(self.program.buffer(b.buffer).dtype.bytes() as i64),
+                    ),
                     Place::Memory => None,
                 })
                 .fold(0, i64::saturating_add),
@@ -546,7 +564,12 @@ impl<'a> Builder<'a> {
     }
 
     /// The loops of a stage, outermost first, the vectorised one last.
-    fn stage_loops(&mut self, context: &PhaseContext, stage: &PhaseStage<'_>, number: usize) -> Vec<StageLoop> {
+    fn stage_loops(
+        &mut self,
+        context: &PhaseContext,
+        stage: &PhaseStage<'_>,
+        number: usize,
+    ) -> Vec<StageLoop> {
         let mut loops: Vec<StageLoop> = Vec::new();
         let vector = context.vector[number];
         let mut last = None;
@@ -628,7 +651,9 @@ impl<'a> Builder<'a> {
     fn rounds(&self, member: &Member) -> bool {
         let types = self.body_types(member);
         member.body.ops.iter().any(|op| match op {
-            Op::Reduce { op: ReduceOp::Sum | ReduceOp::Prod, value, .. } => types[value.0 as usize].is_float(),
+            Op::Reduce { op: ReduceOp::Sum | ReduceOp::Prod, value, .. } => {
+                types[value.0 as usize].is_float()
+            }
             _ => false,
         })
     }
@@ -729,7 +754,8 @@ impl<'a> Builder<'a> {
                     _ => digit.extent,
                 };
             }
-            let one: f64 = stage.members.iter().flat_map(|m| &m.body.ops).map(|op| bytes(op) + weight(op)).sum();
+            let one: f64 =
+                stage.members.iter().flat_map(|m| &m.body.ops).map(|op| bytes(op) + weight(op)).sum();
             sum += count * Size::from(one.ceil() as i64);
         }
         sum
@@ -819,7 +845,15 @@ fn part_number(outers: &[OuterLoop], chunk: Option<&InnerChunk>) -> (Index, Size
 
 /// Binds the variables that units tell apart, the last one changing fastest; returns how many units there are.
 fn decode_unit(unit: LoopVar, vars: &[(LoopVar, Size)], body: &mut Vec<Node>) -> Size {
-    let vars: Vec<&(LoopVar, Size)> = vars.iter().filter(|v| !v.1.is(1) || { body.push(zero(v.0)); false }).collect();
+    let vars: Vec<&(LoopVar, Size)> = vars
+        .iter()
+        .filter(|v| {
+            !v.1.is(1) || {
+                body.push(zero(v.0));
+                false
+            }
+        })
+        .collect();
     let mut rest = Index::of_loop(unit);
     let mut count = Size::ONE;
     let no_extents = |_: LoopVar| None;

@@ -21,8 +21,8 @@ use loafc_ir::size::Size;
 use smallvec::SmallVec;
 
 use crate::kernel::Access;
-pub use print::SizeSlots;
 pub use build::{Built, build};
+pub use print::SizeSlots;
 pub(crate) use stage::is_transposed;
 
 /// A kernel. In its operations a [`BufferId`] is a position in [`Kernel::memory`], a [`LoopVar`] one of the

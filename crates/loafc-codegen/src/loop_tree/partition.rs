@@ -74,7 +74,8 @@ pub fn partition<'a>(
             (Some(last), None) if last.chunk.is_none() && last.outer == whole.outer => {
                 last.stages.push(stage.clone());
             }
-            _ => phases.push(phase.unwrap_or_else(|| PhaseGroup { stages: vec![stage.clone()], ..whole.clone() })),
+            _ => phases
+                .push(phase.unwrap_or_else(|| PhaseGroup { stages: vec![stage.clone()], ..whole.clone() })),
         }
     }
     if phases.iter().all(|p| p.chunk.is_none() && p.outer == whole.outer) {

@@ -96,7 +96,9 @@ impl StageLoop {
         let first_behind = begin.clone().shifted(size);
         // Where parts divide the digit evenly, none is cut short.
         match self.end.as_slice() {
-            [end] if end.as_constant().is_some_and(|e| e.div_exact(size).is_some()) => self.end[0] = first_behind,
+            [end] if end.as_constant().is_some_and(|e| e.div_exact(size).is_some()) => {
+                self.end[0] = first_behind
+            }
             _ => self.end.insert(0, first_behind),
         }
         self.origin = begin.clone();
@@ -177,7 +179,8 @@ pub(super) fn emit_behind(
     for (reduction, state) in states {
         let first = builder.new_value(types[reduction.0 as usize]);
         values.insert(*reduction, first);
-        let seconds = member.body.iter().filter(|(_, op)| matches!(op, Op::ReduceSecond(r) if r == reduction));
+        let seconds =
+            member.body.iter().filter(|(_, op)| matches!(op, Op::ReduceSecond(r) if r == reduction));
         let mut second = None;
         for (v, _) in seconds {
             let value = *second.get_or_insert_with(|| builder.new_value(types[v.0 as usize]));
@@ -272,8 +275,7 @@ impl StageBuilder<'_, '_> {
     fn member(&mut self, member: &Member, key: (usize, usize)) -> Result<(), String> {
         let types = self.builder.body_types(member);
         let phases = BodyPhases::of(&member.body);
-        let reduced: Vec<bool> =
-            self.loops.iter().map(|l| PhaseGroup::is_reduced(member, l.digit)).collect();
+        let reduced: Vec<bool> = self.loops.iter().map(|l| PhaseGroup::is_reduced(member, l.digit)).collect();
         let partial = self.context.partials.get(&key).cloned();
         // A reduction of a single value is that value.
         let trivial = partial.is_none() && !reduced.contains(&true);
@@ -287,7 +289,8 @@ impl StageBuilder<'_, '_> {
             let dtype = types[v.0 as usize];
             let value = match op {
                 Op::Reduce { op, value, position } if !trivial => {
-                    let shared = partial.as_ref().and_then(|p| p.states.iter().find(|s| s.0 == v)).map(|s| s.1);
+                    let shared =
+                        partial.as_ref().and_then(|p| p.states.iter().find(|s| s.0 == v)).map(|s| s.1);
                     let chain = self.chain(*op, types[value.0 as usize], &reduced, shared);
                     states.push((v, chain.first().map_or(AccumulatorId(0), |l| l.state)));
                     self.accumulate(&chain, &reduced, values[value], position.map(|p| values[&p]));
@@ -498,7 +501,9 @@ impl StageBuilder<'_, '_> {
 
     fn store(&mut self, op: Op, dtype: DType) -> ValueId {
         let innermost = self.loops.len();
-        let Op::Store { buffer, index, value, guard, mode } = &op else { return self.push(op, dtype, innermost) };
+        let Op::Store { buffer, index, value, guard, mode } = &op else {
+            return self.push(op, dtype, innermost);
+        };
         let (slot, index, value) = (*buffer, index.clone(), *value);
         let replaces = guard.is_none() && *mode == StoreMode::Set;
         self.stored.retain(|(b, _), _| *b != slot);
@@ -534,7 +539,9 @@ impl StageBuilder<'_, '_> {
 
     fn level_of(&self, op: &Op) -> usize {
         let mut level = match op {
-            Op::Load { index, .. } | Op::Store { index, .. } | Op::IndexValue(index) => self.level_of_index(index),
+            Op::Load { index, .. } | Op::Store { index, .. } | Op::IndexValue(index) => {
+                self.level_of_index(index)
+            }
             Op::InRange { index, .. } => self.level_of_index(index),
             _ => 0,
         };

@@ -143,7 +143,8 @@ pub fn run_native(
     sizes: &SymbolValues,
     threads: i64,
 ) -> Result<HostMemory, String> {
-    let mut bytes: Vec<Vec<u64>> = memory.buffers.iter().map(|b| b.as_ref().map_or(Vec::new(), to_bytes)).collect();
+    let mut bytes: Vec<Vec<u64>> =
+        memory.buffers.iter().map(|b| b.as_ref().map_or(Vec::new(), to_bytes)).collect();
     let pointers: Vec<*mut u8> =
         kernel.buffers.iter().map(|b| bytes[b.0 as usize].as_mut_ptr().cast::<u8>()).collect();
     let eval = |s: Size| s.eval(sizes).expect("a bound size");
@@ -202,7 +203,8 @@ fn to_bytes(buffer: &loafc_ir::interp::memory::HostBuffer) -> Vec<u64> {
     let width = buffer.dtype.bytes();
     let mut raw = vec![0xabu8; (buffer.data.len() * width).div_ceil(8) * 8 + 64];
     for (k, value) in buffer.data.iter().enumerate() {
-        let value = value.unwrap_or(if buffer.dtype == DType::Bool { Scalar::Bool(true) } else { Scalar::Int(0x77) });
+        let value =
+            value.unwrap_or(if buffer.dtype == DType::Bool { Scalar::Bool(true) } else { Scalar::Int(0x77) });
         let bits = scalar::to_bits(value, buffer.dtype).to_le_bytes();
         raw[k * width..(k + 1) * width].copy_from_slice(&bits[..width]);
     }
