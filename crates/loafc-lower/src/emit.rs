@@ -386,14 +386,20 @@ fn share(nest: &LoopNest, body: &Body) -> Body {
     let mut known: FxHashMap<Op, ValueId> = FxHashMap::default();
     let mut renamed: Vec<ValueId> = Vec::with_capacity(body.ops.len());
     for op in &body.ops {
-        let op = rename(op, &renamed);
-        let op = match decide(nest, &shared, op) {
-            Decided::Value(value) => {
+        let mut op = rename(op, &renamed);
+        match decide(nest, &shared, &op) {
+            Some(Decided::Value(value)) => {
                 renamed.push(value);
                 continue;
             }
-            Decided::Op(op) => op,
-        };
+            Some(Decided::Truth(truth)) => op = Op::Const(Scalar::Bool(truth), DType::Bool),
+            Some(Decided::Unguarded) => {
+                if let Op::Load { guard, .. } | Op::Store { guard, .. } = &mut op {
+                    *guard = None;
+                }
+            }
+            None => {}
+        }
         let value = match known.get(&op) {
             Some(value) if !matches!(op, Op::Store { .. }) => *value,
             _ => {
@@ -407,58 +413,47 @@ fn share(nest: &LoopNest, body: &Body) -> Body {
     shared
 }
 
-/// An operation after its known operands have been looked at.
+/// What an operation is known to be from its operands.
 enum Decided {
-    /// It is this value.
+    /// This value.
     Value(ValueId),
-    /// It is this operation.
-    Op(Op),
+    /// This truth value.
+    Truth(bool),
+    /// An access whose guard always holds.
+    Unguarded,
 }
 
-fn decide(nest: &LoopNest, body: &Body, op: Op) -> Decided {
+fn decide(nest: &LoopNest, body: &Body, op: &Op) -> Option<Decided> {
     let truth = |v: ValueId| match body.op(v) {
         Op::Const(Scalar::Bool(b), DType::Bool) => Some(*b),
         _ => None,
     };
-    let constant = |b: bool| Decided::Op(Op::Const(Scalar::Bool(b), DType::Bool));
     match op {
-        Op::InRange { ref index, low, high } => match decided_range(index, low, high, &|v| nest.extent(v)) {
-            Some(b) => constant(b),
-            None => Decided::Op(op),
-        },
-        Op::Binary(BinaryOp::And, a, b) => match (truth(a), truth(b)) {
-            (Some(true), _) => Decided::Value(b),
-            (_, Some(true)) => Decided::Value(a),
-            (Some(false), _) | (_, Some(false)) => constant(false),
-            _ if a == b => Decided::Value(a),
-            _ => Decided::Op(op),
-        },
-        Op::Binary(BinaryOp::Or, a, b) => match (truth(a), truth(b)) {
-            (Some(false), _) => Decided::Value(b),
-            (_, Some(false)) => Decided::Value(a),
-            (Some(true), _) | (_, Some(true)) => constant(true),
-            _ => Decided::Op(op),
-        },
-        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, b, 1) => Decided::Value(a),
-        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, a, 1) => Decided::Value(b),
-        Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if is_int(body, b, 0) => Decided::Value(a),
-        Op::Binary(BinaryOp::Add, a, b) if is_int(body, a, 0) => Decided::Value(b),
-        Op::Unary(UnaryOp::Not, a) => match truth(a) {
-            Some(b) => constant(!b),
-            None => Decided::Op(op),
-        },
-        Op::Where(c, a, b) => match truth(c) {
-            Some(true) => Decided::Value(a),
-            Some(false) => Decided::Value(b),
-            None => Decided::Op(op),
-        },
-        Op::Load { buffer, index, guard: Some(g) } if truth(g) == Some(true) => {
-            Decided::Op(Op::Load { buffer, index, guard: None })
+        Op::InRange { index, low, high } => {
+            decided_range(index, *low, *high, &|v| nest.extent(v)).map(Decided::Truth)
         }
-        Op::Store { buffer, index, value, guard: Some(g), mode } if truth(g) == Some(true) => {
-            Decided::Op(Op::Store { buffer, index, value, guard: None, mode })
+        Op::Binary(BinaryOp::And, a, b) => match (truth(*a), truth(*b)) {
+            (Some(true), _) => Some(Decided::Value(*b)),
+            (_, Some(true)) => Some(Decided::Value(*a)),
+            (Some(false), _) | (_, Some(false)) => Some(Decided::Truth(false)),
+            _ => (a == b).then_some(Decided::Value(*a)),
+        },
+        Op::Binary(BinaryOp::Or, a, b) => match (truth(*a), truth(*b)) {
+            (Some(false), _) => Some(Decided::Value(*b)),
+            (_, Some(false)) => Some(Decided::Value(*a)),
+            (Some(true), _) | (_, Some(true)) => Some(Decided::Truth(true)),
+            _ => None,
+        },
+        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, *b, 1) => Some(Decided::Value(*a)),
+        Op::Binary(BinaryOp::Mul, a, b) if is_int(body, *a, 1) => Some(Decided::Value(*b)),
+        Op::Binary(BinaryOp::Add | BinaryOp::Sub, a, b) if is_int(body, *b, 0) => Some(Decided::Value(*a)),
+        Op::Binary(BinaryOp::Add, a, b) if is_int(body, *a, 0) => Some(Decided::Value(*b)),
+        Op::Unary(UnaryOp::Not, a) => truth(*a).map(|b| Decided::Truth(!b)),
+        Op::Where(c, a, b) => truth(*c).map(|c| Decided::Value(if c { *a } else { *b })),
+        Op::Load { guard: Some(g), .. } | Op::Store { guard: Some(g), .. } => {
+            (truth(*g) == Some(true)).then_some(Decided::Unguarded)
         }
-        op => Decided::Op(op),
+        _ => None,
     }
 }
 

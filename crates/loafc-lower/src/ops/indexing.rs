@@ -158,17 +158,17 @@ pub(super) fn advanced(
     shape.extend(common.iter().copied());
     shape.extend(others.iter().skip(lead).map(|d| from[*d]));
     let mut coords = Vec::new();
-    for d in 0..from.len() {
+    for (d, extent) in from.iter().enumerate() {
         let coord = match indices.get(d).and_then(Option::as_ref) {
             Some(tensor) => {
                 let value = cx.value(tensor.id)?;
                 let spread = spread(cx, value, &common, lead, &shape);
-                Coord::Value(positions(cx, c, spread, from[d], bounds))
+                Coord::Value(positions(cx, c, spread, *extent, bounds))
             }
             None => {
                 let place = others.iter().position(|o| *o == d).unwrap_or(0);
                 let own = if place < lead { place } else { place + common.len() };
-                Coord::At(coordinate_within(own, from[d]))
+                Coord::At(coordinate_within(own, *extent))
             }
         };
         coords.push(coord);
