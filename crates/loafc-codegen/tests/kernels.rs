@@ -331,3 +331,24 @@ fn products_truth_values_and_extremes() {
         );
     }
 }
+
+#[test]
+fn one_long_row_is_split_over_units() {
+    let options = loafc_fuse::FuseOptions { mixed_reduction_orders: false, ..Default::default() };
+    let text = "graph @f(%x: f32[1, 60000], %w: f32[60000]) {
+                  %m = aten.amax.default(%x, [1], true)
+                  %d = aten.sub.Tensor(%x, %m)
+                  %e = aten.exp.default(%d)
+                  %s = aten.sum.dim_IntList(%e, [1], true)
+                  %y = aten.div.Tensor(%e, %s)
+                  %z = aten.mul.Tensor(%y, %w)
+                  return %z
+                }";
+    let program = support::program_with(text, &options);
+    let uses = support::compile_all(&program.schedule);
+    for kernel in &uses {
+        let units: Vec<_> = kernel.phases.iter().map(|p| p.units.as_const()).collect();
+        assert!(units.iter().any(|u| u.is_some_and(|u| u >= 8)), "{units:?}");
+    }
+    support::check_with(text, &[], &options, 1);
+}

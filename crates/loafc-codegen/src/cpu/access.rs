@@ -109,13 +109,13 @@ impl Emitter<'_, '_, '_> {
                             self.ir.intrinsic("llvm.masked.load", &types, &[pointer, align, mask, nothing]);
                         self.ir.in_scope(one, scope);
                         let raw = self.ir.extract(one, self.ir.i32(0));
-                        return self.from_memory(raw, dtype);
+                        return self.loaded(raw, dtype);
                     }
                 }
             }
         };
         self.ir.in_scope(raw, scope);
-        self.from_memory(raw, dtype)
+        self.loaded(raw, dtype)
     }
 
     /// Writes or combines.
@@ -172,7 +172,7 @@ impl Emitter<'_, '_, '_> {
         let dtype = self.memory_dtype(buffer);
         let (ty, align) = (self.memory_type(dtype), dtype.bytes() as u32);
         let scope = self.scopes[buffer.0 as usize];
-        let mut raw = self.to_memory(value, dtype);
+        let mut raw = self.for_memory(value, dtype);
         let store = match (self.lanes, &place.lanes) {
             (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
                 raw = self.widened(raw, lanes.count);

@@ -61,7 +61,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// What was loaded, as it is computed with.
-    pub(super) fn from_memory(&self, raw: V, dtype: DType) -> Value {
+    pub(super) fn loaded(&self, raw: V, dtype: DType) -> Value {
         let single = self.like(raw, self.ir.float());
         let v = match dtype {
             DType::F16 => self.ir.fpext(raw, single),
@@ -78,7 +78,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// A value as memory of this type holds it.
-    pub(super) fn to_memory(&self, value: Value, dtype: DType) -> V {
+    pub(super) fn for_memory(&self, value: Value, dtype: DType) -> V {
         let v = value.v;
         match dtype {
             DType::F16 => self.ir.fptrunc(v, self.like(v, self.ir.half())),
@@ -197,8 +197,8 @@ impl Emitter<'_, '_, '_> {
         if to == to.compute() {
             return v;
         }
-        let raw = self.to_memory(Value { v, dtype: DType::F32 }, to);
-        self.from_memory(raw, to).v
+        let raw = self.for_memory(Value { v, dtype: DType::F32 }, to);
+        self.loaded(raw, to).v
     }
 
     fn int_to_float(&self, value: Value, to: DType) -> V {
@@ -242,8 +242,8 @@ impl Emitter<'_, '_, '_> {
         if value.dtype.bytes() != to.bytes() || value.dtype.is_complex() || to.is_complex() {
             return Err(format!("bitcast of {} to {to}: the widths differ", value.dtype));
         }
-        let raw = self.to_memory(value, value.dtype);
+        let raw = self.for_memory(value, value.dtype);
         let raw = self.ir.bitcast(raw, self.like(raw, self.memory_type(to)));
-        Ok(self.from_memory(raw, to))
+        Ok(self.loaded(raw, to))
     }
 }

@@ -530,7 +530,7 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
     /// Lanes of two vectors in turn, half as many of each, from lane `first` on.
     pub fn interleave(&self, a: V, b: V, first: u32) -> V {
         let lanes = self.lanes_of(a).unwrap_or(1);
-        let lane = |k: u32| self.i32(i64::from(first + k / 2 + if k % 2 == 0 { 0 } else { lanes }));
+        let lane = |k: u32| self.i32(i64::from(first + k / 2 + if k.is_multiple_of(2) { 0 } else { lanes }));
         let mut mask: Vec<V> = (0..lanes).map(lane).collect();
         // SAFETY: V is a plain wrapper of a value reference; the mask is constant, the vectors have one type.
         unsafe {

@@ -333,7 +333,7 @@ impl<'a> Builder<'a> {
             partials: FxHashMap::default(),
         };
         let (part, parts) = part_number(&outers, chunk.as_ref());
-        let partial_members = self.partials(phase, &mut context, &outers, &part, parts);
+        let partial_members = self.partials(phase, &mut context, &part, parts);
 
         let mut body = Vec::new();
         let mut units: Vec<(LoopVar, Size)> = Vec::new();
@@ -360,7 +360,7 @@ impl<'a> Builder<'a> {
         self.phases.push(Phase { units: count, unit, body, work_per_unit });
         for (stage, member) in partial_members {
             let partial = context.partials[&(stage, member)].clone();
-            self.combine(phase, phase.stages[stage].members[member], &partial)?;
+            self.combine(phase.stages[stage].members[member], &partial)?;
         }
         Ok(())
     }
@@ -488,7 +488,7 @@ impl<'a> Builder<'a> {
         let others = phase.stages.iter().flat_map(|s| &s.inner).filter(|d| d.var != digit);
         let row: i64 = others.map(|d| d.extent.hint(self.hints()).max(1)).fold(1, i64::saturating_mul);
         let multiple = if row >= INNER_CHUNK { 1 } else { INNER_CHUNK / row };
-        let (size, parts) = chunk_size(extent, CHUNK_ITERATIONS * multiple, multiple, self.hints());
+        let (size, parts) = chunk_size(extent, 4 * multiple, multiple, self.hints());
         InnerChunk { digit, part: self.fresh_var(), size, parts }
     }
 
@@ -497,16 +497,15 @@ impl<'a> Builder<'a> {
         &mut self,
         phase: &PhaseGroup<'a>,
         context: &mut PhaseContext,
-        outers: &[OuterLoop],
         part: &Index,
         parts: Size,
     ) -> Vec<(usize, usize)> {
         let mut keys = Vec::new();
-        let _ = outers;
         for (s, stage) in phase.stages.iter().enumerate() {
             for (m, member) in stage.members.iter().enumerate() {
                 let over_outer = phase.outer.iter().any(|d| PhaseGroup::is_reduced(member, d.var));
-                if !over_outer && !(context.chunk.is_some() && has_reduction(&member.body)) {
+                let over_part = context.chunk.is_some() && has_reduction(&member.body);
+                if !over_outer && !over_part {
                     continue;
                 }
                 let digits = phase.outer.iter().chain(&stage.inner);
@@ -660,7 +659,7 @@ impl<'a> Builder<'a> {
 
     /// The phase that combines a member's partial results, part by part in order, and does what the body does
     /// behind its reductions.
-    fn combine(&mut self, phase: &PhaseGroup<'_>, member: &Member, partial: &Partial) -> Result<(), String> {
+    fn combine(&mut self, member: &Member, partial: &Partial) -> Result<(), String> {
         let mut body = Vec::new();
         let mut units: Vec<(LoopVar, Size)> = Vec::new();
         let mut loops = Vec::new();
@@ -709,18 +708,17 @@ impl<'a> Builder<'a> {
             finish.push((*reduction, total));
         }
         body.extend(wrap(&all, init));
-        body.push(Node::Loop(Loop {
+        body.push(Node::Loop(Box::new(Loop {
             var: part,
             begin: Index::constant(Size::ZERO),
             end: smallvec![Index::constant(partial.parts)],
             step: 1,
             mapping: Mapping::Serial,
             body: wrap(&all, merge),
-        }));
+        })));
         let behind = emit_behind(self, &context, member, &finish, &FxHashMap::default())?;
         body.extend(wrap(&all, behind));
         let lanes = if loops.is_empty() { Size::ONE } else { Size::from(STATE_TILE) };
-        let _ = phase;
         let work_per_unit = lanes * (partial.parts + Size::from(4)) * Size::from(8 * partial.states.len());
         self.phases.push(Phase { units: count, unit, body, work_per_unit });
         Ok(())
@@ -885,14 +883,14 @@ fn serial_loops(outers: &[OuterLoop], inside: Vec<Node>) -> Vec<Node> {
                 (begin.clone(), smallvec![begin.shifted(*size), all])
             }
         };
-        nodes = vec![Node::Loop(Loop {
+        nodes = vec![Node::Loop(Box::new(Loop {
             var: outer.var,
             begin,
             end,
             step: 1,
             mapping: Mapping::Serial,
             body: nodes,
-        })];
+        }))];
     }
     nodes
 }

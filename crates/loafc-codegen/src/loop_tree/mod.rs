@@ -84,6 +84,7 @@ pub struct Accumulator {
 
 /// Where an accumulator's state is.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a kernel has few accumulators")]
 pub enum Home {
     /// In registers, from its [`Node::Init`] on. Around a vector loop each lane has a state of its own.
     Registers,
@@ -131,7 +132,7 @@ pub enum Node {
     /// Binds a variable to an index over variables bound before.
     Var(LoopVar, Index),
     /// A loop.
-    Loop(Loop),
+    Loop(Box<Loop>),
     /// Copies a rectangle between memories that are contiguous along different variables.
     Transpose(Box<Transpose>),
     /// Sets a state to that of no iterations.

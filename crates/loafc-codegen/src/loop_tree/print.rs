@@ -51,10 +51,10 @@ impl Kernel {
             let _ = writeln!(text, "{} {place:?}", m.dtype);
         }
         let _ = Printer { kernel: self, slots: Some(&mut slots), text: &mut text }.phases();
-        for (place, len) in self.scratch_offsets().iter().map(|o| ("offset", *o)) {
-            let _ = match len.as_const() {
-                Some(c) => writeln!(text, "{place} {c}"),
-                None => writeln!(text, "{place} s{}", slots.slot(len)),
+        for offset in self.scratch_offsets() {
+            let _ = match offset.as_const() {
+                Some(c) => writeln!(text, "offset {c}"),
+                None => writeln!(text, "offset s{}", slots.slot(offset)),
             };
         }
         for message in &self.check_messages {

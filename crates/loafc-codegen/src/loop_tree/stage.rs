@@ -107,14 +107,14 @@ impl StageLoop {
     }
 
     fn around(&self, body: Vec<Node>) -> Node {
-        Node::Loop(Loop {
+        Node::Loop(Box::new(Loop {
             var: self.var,
             begin: self.begin.clone(),
             end: self.end.clone(),
             step: self.step,
             mapping: self.mapping,
             body,
-        })
+        }))
     }
 }
 

@@ -244,8 +244,9 @@ fn float_binary<'e, 'ctx>(
         BinaryOp::Copysign => a.copysign(b),
         BinaryOp::Nextafter => division::nextafter(a, b),
         // A NaN in b fails the comparison and is taken; one in a is taken by the second select.
-        BinaryOp::Max => a.is_nan().select(a, a.gt(b).select(a, b)),
-        BinaryOp::Min => a.is_nan().select(a, a.lt(b).select(a, b)),
+        // Not as `a is NaN or a > b`: LLVM 19 turns that into `x u> 0` where `a` is |x| and `b` is zero.
+        BinaryOp::Max => a.le(b).select(b, b.is_nan().select(b, a)),
+        BinaryOp::Min => a.ge(b).select(b, b.is_nan().select(b, a)),
         BinaryOp::Fmax => a.is_nan().select(b, b.gt(a).select(b, a)),
         BinaryOp::Fmin => a.is_nan().select(b, b.lt(a).select(b, a)),
         BinaryOp::And
