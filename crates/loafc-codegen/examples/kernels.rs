@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = args.next().ok_or("usage: kernels FILE.loaf [tree|ir|asm]")?;
     let what = args.next().unwrap_or_else(|| "tree".to_owned());
     let program = support::program(&std::fs::read_to_string(&file)?);
-    let options = CodegenOptions { threads: 1, vector_bits: None, keep_text: false };
+    let options = CodegenOptions { threads: 1, ..CodegenOptions::default() };
     for round in ["first", "second"] {
         let start = Instant::now();
         let uses = compile(&program.schedule, &options)?;

@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use crate::cpu;
 use crate::cpu::compile::Object;
 use crate::cpu::jit::{LoadedCode, Session};
-use crate::loop_tree::{self, Built, Kernel, MemoryPlace, SizeSlots};
+use crate::loop_tree::{self, Built, Kernel, Limits, MemoryPlace, SizeSlots};
 
 /// Machine code of one phase of a kernel: runs the units `begin..end`.
 ///
@@ -39,6 +39,8 @@ pub struct CodegenOptions {
     pub vector_bits: Option<u32>,
     /// Keep the text of each kernel's loop tree, LLVM IR and assembly, for people to look at.
     pub keep_text: bool,
+    /// How groups are cut.
+    pub limits: Limits,
 }
 
 /// How a kernel uses a parameter's buffer.
@@ -168,7 +170,7 @@ pub fn compile(schedule: &Schedule, options: &CodegenOptions) -> Result<Vec<Kern
     let mut trees: IndexMap<String, Tree> = IndexMap::default();
     let mut uses = Vec::new();
     for group in groups {
-        let built = build_tree(group, &schedule.program)?;
+        let built = build_tree(group, &schedule.program, &options.limits)?;
         let (key, slots) = built.kernel.key();
         let sizes = slots.sizes.clone();
         let entry = trees.entry(key);
@@ -198,7 +200,7 @@ struct Tree {
 ///
 /// # Errors
 /// If the group breaks the contract of [`loafc_fuse::schedule`] or uses an element type without kernels.
-pub fn build_tree(group: &Group, program: &NestProgram) -> Result<Built, CodegenError> {
+pub fn build_tree(group: &Group, program: &NestProgram, limits: &Limits) -> Result<Built, CodegenError> {
     for used in &group.buffers {
         let Some(buffer) = program.buffers.get(used.buffer.0 as usize) else { continue };
         if !buffer.dtype.has_kernels() {
@@ -207,7 +209,7 @@ pub fn build_tree(group: &Group, program: &NestProgram) -> Result<Built, Codegen
         }
     }
     let malformed = |what| CodegenError::Malformed { kernel: group.name.clone(), what };
-    loop_tree::build(group, program).map_err(malformed)
+    loop_tree::build(group, program, limits).map_err(malformed)
 }
 
 fn phase_sizes(kernel: &Kernel) -> Vec<PhaseSizes> {

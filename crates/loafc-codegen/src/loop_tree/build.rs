@@ -12,40 +12,12 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use super::body::has_reduction;
+use super::limits::Limits;
 use super::partition::{Digit, PhaseGroup, PhaseStage, partition};
 use super::stage::{StageLoop, build_stage, emit_behind, wrap};
 use super::{Accumulator, AccumulatorId, Home, Kernel, Loop, Mapping, Memory, MemoryPlace, Node, Phase};
 use crate::kernel::Access;
 use crate::tiling::{self, VectorDigit};
-
-/// Elements in a tile where nothing is kept for a tile: long enough that starting one costs nothing.
-const POINTWISE_TILE: i64 = 4096;
-/// Elements in a tile where states or rows are kept for each of them.
-const STATE_TILE: i64 = 256;
-/// Smallest tile: four cache lines of f32, so that strided rows are still read in runs.
-const SMALLEST_TILE: i64 = 64;
-/// Bytes of a tile's states and rows that stay in the second-level cache, with room for what streams by.
-const TILE_BYTES: i64 = 256 << 10;
-/// Units that a kernel should have, so that threads share the work evenly.
-const UNITS: i64 = 16;
-/// Most parts of a digit whose partial results are combined.
-const CHUNKS: i64 = 64;
-/// Fewest iterations in such a part, so that combining costs little beside.
-const CHUNK_ITERATIONS: i64 = 16;
-/// Elements of an inner digit's part are a multiple of this.
-const INNER_CHUNK: i64 = 1024;
-/// Values that one state of a floating-point sum takes before a new one begins: the error of the sum grows with
-/// the number of values in a state and the number of states, not with their product.
-const BLOCK: i64 = 1024;
-/// The same for a vectorised digit, where each lane has a state.
-const VECTOR_BLOCK: i64 = 8192;
-
-/// Iterations of the digit that transposed accesses are contiguous along: two cache lines of f32.
-const TRANSPOSED_COLUMNS: i64 = 32;
-/// Iterations of the vectorised digit in a transposed copy.
-const TRANSPOSED_ROWS: i64 = 64;
-/// A shorter digit is not worth a transposed copy.
-const FEWEST_COLUMNS: i64 = 8;
 
 /// A kernel's tree and the program's buffer for each of its parameters, in the order of
 /// [`MemoryPlace::Param`] entries in [`Kernel::memory`].
@@ -58,14 +30,14 @@ pub struct Built {
 }
 
 /// Builds the tree of a group. Fails with what is wrong where the group breaks the schedule's contract.
-pub fn build(group: &Group, program: &NestProgram) -> Result<Built, String> {
+pub fn build(group: &Group, program: &NestProgram, limits: &Limits) -> Result<Built, String> {
     check_references(group, program)?;
-    let mut builder = Builder::new(group, program);
+    let mut builder = Builder::new(group, program, limits);
     let bytes = |op: &Op| match op {
         Op::Load { buffer, .. } | Op::Store { buffer, .. } => program.buffer(*buffer).dtype.bytes() as f64,
         _ => 0.0,
     };
-    let phases = partition(group, &bytes, &program.hints);
+    let phases = partition(group, limits, &bytes, &program.hints);
     builder.split = phases.len() > 1;
     for phase in &phases {
         builder.phase(phase, &bytes)?;
@@ -108,6 +80,7 @@ fn check_references(group: &Group, program: &NestProgram) -> Result<(), String> 
 pub(super) struct Builder<'a> {
     pub(super) group: &'a Group,
     pub(super) program: &'a NestProgram,
+    limits: &'a Limits,
     memory: Vec<Memory>,
     /// The program's buffer behind each memory that has one.
     origins: Vec<Option<BufferId>>,
@@ -180,11 +153,12 @@ enum Role {
 }
 
 impl<'a> Builder<'a> {
-    fn new(group: &'a Group, program: &'a NestProgram) -> Self {
+    fn new(group: &'a Group, program: &'a NestProgram, limits: &'a Limits) -> Self {
         let digits = group.outer.len() + group.stages.iter().map(|s| s.inner.len()).max().unwrap_or(0);
         Builder {
             group,
             program,
+            limits,
             memory: Vec::new(),
             origins: Vec::new(),
             slots: FxHashMap::default(),
@@ -377,7 +351,7 @@ impl<'a> Builder<'a> {
             !phase.serial.contains(&d.var)
                 && !members().any(|m| PhaseGroup::is_reduced(m, d.var))
                 && *choice != VectorDigit::Outer(d.var)
-                && d.extent.hint(self.hints()) >= FEWEST_COLUMNS
+                && d.extent.hint(self.hints()) >= self.limits.fewest_columns
         };
         let (digit, _) = phase
             .outer
@@ -386,11 +360,12 @@ impl<'a> Builder<'a> {
             .map(|d| (*d, tiling::transposed_bytes(phase, choice, d.var, bytes)))
             .filter(|(_, bytes)| *bytes > 0.0)
             .max_by(|a, b| a.1.total_cmp(&b.1))?;
-        if self.bytes_per_lane(phase).saturating_mul(TRANSPOSED_COLUMNS) > TILE_BYTES {
+        if self.bytes_per_lane(phase).saturating_mul(self.limits.transposed_columns) > self.limits.tile_bytes
+        {
             return None;
         }
-        let whole = digit.extent.as_const().filter(|d| *d <= TRANSPOSED_COLUMNS);
-        let size = whole.unwrap_or(TRANSPOSED_COLUMNS);
+        let whole = digit.extent.as_const().filter(|d| *d <= self.limits.transposed_columns);
+        let size = whole.unwrap_or(self.limits.transposed_columns);
         Some(self.tile_of(digit, size, whole.is_some()))
     }
 
@@ -415,13 +390,17 @@ impl<'a> Builder<'a> {
             .map(|d| d.extent.hint(hints).max(1))
             .fold(1, i64::saturating_mul);
         let kept = self.bytes_per_lane(phase);
-        let kept = if narrow { kept.saturating_mul(TRANSPOSED_COLUMNS) } else { kept };
+        let kept = if narrow { kept.saturating_mul(self.limits.transposed_columns) } else { kept };
         let (mut size, smallest) = match kept {
-            0 if narrow => (STATE_TILE, SMALLEST_TILE),
-            0 => (POINTWISE_TILE, POINTWISE_TILE / 4),
-            _ => (STATE_TILE.min(TILE_BYTES / kept).max(SMALLEST_TILE) / 16 * 16, SMALLEST_TILE),
+            0 if narrow => (self.limits.state_tile, self.limits.smallest_tile),
+            0 => (self.limits.pointwise_tile, self.limits.pointwise_tile / 4),
+            _ => (
+                self.limits.state_tile.min(self.limits.tile_bytes / kept).max(self.limits.smallest_tile) / 16
+                    * 16,
+                self.limits.smallest_tile,
+            ),
         };
-        while size / 2 >= smallest && extent / size * others < UNITS {
+        while size / 2 >= smallest && extent / size * others < self.limits.enough_units {
             size /= 2;
         }
         let whole = digit.extent.as_const().is_some_and(|d| d <= size);
@@ -476,7 +455,8 @@ impl<'a> Builder<'a> {
             .filter(|o| is_reduced(o.digit) && !phase.serial.contains(&o.digit))
             .max_by_key(|o| o.extent.hint(hints));
         if let Some(longest) = longest {
-            let (size, parts) = chunk_size(longest.extent, CHUNK_ITERATIONS, 1, hints);
+            let (size, parts) =
+                chunk_size(longest.extent, self.limits.chunk_iterations, 1, self.limits, hints);
             longest.role = Role::Chunked { part: self.fresh_var(), size, parts };
         }
         outers
@@ -487,8 +467,8 @@ impl<'a> Builder<'a> {
         let extent = inner.filter(|d| d.var == digit).map(|d| d.extent).next().unwrap_or(Size::ONE);
         let others = phase.stages.iter().flat_map(|s| &s.inner).filter(|d| d.var != digit);
         let row: i64 = others.map(|d| d.extent.hint(self.hints()).max(1)).fold(1, i64::saturating_mul);
-        let multiple = if row >= INNER_CHUNK { 1 } else { INNER_CHUNK / row };
-        let (size, parts) = chunk_size(extent, 4 * multiple, multiple, self.hints());
+        let multiple = if row >= self.limits.inner_chunk { 1 } else { self.limits.inner_chunk / row };
+        let (size, parts) = chunk_size(extent, 4 * multiple, multiple, self.limits, self.hints());
         InnerChunk { digit, part: self.fresh_var(), size, parts }
     }
 
@@ -599,7 +579,7 @@ impl<'a> Builder<'a> {
         let weight = |columns: LoopVar| -> usize {
             stage.members.iter().map(|m| tiling::transposed_accesses(m, columns, rows.digit)).sum()
         };
-        let is_long = |l: &&StageLoop| l.extent.hint(self.hints()) >= FEWEST_COLUMNS;
+        let is_long = |l: &&StageLoop| l.extent.hint(self.hints()) >= self.limits.fewest_columns;
         let candidates = loops[..loops.len() - 1].iter().filter(is_long).map(|l| l.digit);
         let best = candidates.map(|d| (weight(d), d)).filter(|c| c.0 > 0).max_by_key(|c| c.0);
         let Some((_, columns)) = best else { return loops };
@@ -607,7 +587,7 @@ impl<'a> Builder<'a> {
         loops.pop();
         let columns = loops.remove(at);
         let mut inside = Vec::new();
-        for (one, size) in [(columns, TRANSPOSED_COLUMNS), (rows, TRANSPOSED_ROWS)] {
+        for (one, size) in [(columns, self.limits.transposed_columns), (rows, self.limits.transposed_rows)] {
             if one.extent.as_const().is_some_and(|e| e <= size) {
                 inside.push(one);
                 continue;
@@ -630,7 +610,8 @@ impl<'a> Builder<'a> {
         let mut out = Vec::new();
         for mut one in loops {
             let common = reducing.iter().all(|m| PhaseGroup::is_reduced(m, one.digit));
-            let block = if one.mapping == Mapping::Vector { VECTOR_BLOCK } else { BLOCK };
+            let block =
+                if one.mapping == Mapping::Vector { self.limits.vector_block } else { self.limits.block };
             // One and a half blocks are not worth a second loop; an extent known only at run time may be longer
             // than its hint.
             let long = match one.extent.as_const() {
@@ -673,10 +654,10 @@ impl<'a> Builder<'a> {
         if let Some((last, others)) = partial.dims.split_last() {
             units.extend(others.iter().map(|d| (d.var, d.extent)));
             let counter = self.fresh_var();
-            let size = Size::from(STATE_TILE);
+            let size = Size::from(self.limits.state_tile);
             units.push((counter, last.extent.ceil_div(size)));
             let begin = Index::of_loop(counter).times(size);
-            let tile = Tile { digit: *last, size: STATE_TILE, begin, counter: Some(counter) };
+            let tile = Tile { digit: *last, size: self.limits.state_tile, begin, counter: Some(counter) };
             let mut one = tile.stage_loop();
             one.mapping = Mapping::Vector;
             loops.push(one);
@@ -718,7 +699,7 @@ impl<'a> Builder<'a> {
         })));
         let behind = emit_behind(self, &context, member, &finish, &FxHashMap::default())?;
         body.extend(wrap(&all, behind));
-        let lanes = if loops.is_empty() { Size::ONE } else { Size::from(STATE_TILE) };
+        let lanes = if loops.is_empty() { Size::ONE } else { Size::from(self.limits.state_tile) };
         let work_per_unit = lanes * (partial.parts + Size::from(4)) * Size::from(8 * partial.states.len());
         self.phases.push(Phase { units: count, unit, body, work_per_unit });
         Ok(())
@@ -810,17 +791,23 @@ fn flatten(digits: &[Digit]) -> (Index, Size) {
     (index, count)
 }
 
-/// Size and number of the parts of a digit: at most [`CHUNKS`], none shorter than `fewest`, each but the last a
+/// Size and number of the parts of a digit: at most `limits.chunks`, none shorter than `fewest`, each but the last a
 /// multiple of `multiple`.
-fn chunk_size(extent: Size, fewest: i64, multiple: i64, hints: &SymbolValues) -> (Size, Size) {
+fn chunk_size(
+    extent: Size,
+    fewest: i64,
+    multiple: i64,
+    limits: &Limits,
+    hints: &SymbolValues,
+) -> (Size, Size) {
     let size = match extent.as_const() {
         Some(e) => {
-            let size = ((e + CHUNKS - 1) / CHUNKS).max(fewest);
+            let size = ((e + limits.chunks - 1) / limits.chunks).max(fewest);
             Size::from((size + multiple - 1) / multiple * multiple)
         }
         // The number of parts stays fixed where the extent is known only at run time.
         None => {
-            let parts = (extent.hint(hints) / fewest).clamp(1, CHUNKS);
+            let parts = (extent.hint(hints) / fewest).clamp(1, limits.chunks);
             let size = extent.ceil_div(Size::from(parts)).max(Size::ONE);
             size.ceil_div(Size::from(multiple)) * Size::from(multiple)
         }

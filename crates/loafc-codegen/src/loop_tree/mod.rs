@@ -7,6 +7,7 @@ mod build;
 mod cleanup;
 pub mod interpret;
 mod layout;
+mod limits;
 pub mod partition;
 mod print;
 mod stage;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 
 use crate::kernel::Access;
 pub use build::{Built, build};
+pub use limits::Limits;
 pub use print::SizeSlots;
 pub(crate) use stage::is_transposed;
 

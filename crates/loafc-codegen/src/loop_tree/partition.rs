@@ -8,14 +8,8 @@ use loafc_ir::nest::{Op, StoreMode};
 use loafc_ir::size::{Size, SymbolValues};
 
 use super::body::has_reduction;
+use super::limits::Limits;
 use crate::tiling::{self, VectorDigit};
-
-/// Units that keep the threads of a machine busy.
-const ENOUGH_UNITS: i64 = 16;
-/// Elements that are worth a phase of their own.
-const LONG: i64 = 1 << 15;
-/// Parts of a digit that at least one unit should have.
-const TILE: i64 = 64;
 
 /// A digit: the variable that bodies name it by, and its extent.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -58,17 +52,18 @@ impl PhaseGroup<'_> {
 /// The phases of a group, in order.
 pub fn partition<'a>(
     group: &'a Group,
+    limits: &Limits,
     bytes: &dyn Fn(&Op) -> f64,
     hints: &SymbolValues,
 ) -> Vec<PhaseGroup<'a>> {
     let whole = whole(group);
     let can_split = whole.serial.is_empty() && !reduces_outer_digit(&whole);
-    if !can_split || units(&whole, bytes, hints) >= ENOUGH_UNITS {
+    if !can_split || units(&whole, limits, bytes, hints) >= limits.enough_units {
         return vec![whole];
     }
     let mut phases: Vec<PhaseGroup<'a>> = Vec::new();
     for stage in &whole.stages {
-        let phase = split_stage(&whole, stage, hints);
+        let phase = split_stage(&whole, stage, limits, hints);
         // Neighbouring short stages stay together: a phase costs all threads a meeting.
         match (phases.last_mut(), &phase) {
             (Some(last), None) if last.chunk.is_none() && last.outer == whole.outer => {
@@ -117,7 +112,7 @@ fn reduces_outer_digit(phase: &PhaseGroup<'_>) -> bool {
 }
 
 /// Units that the group would have as one phase.
-fn units(phase: &PhaseGroup<'_>, bytes: &dyn Fn(&Op) -> f64, hints: &SymbolValues) -> i64 {
+fn units(phase: &PhaseGroup<'_>, limits: &Limits, bytes: &dyn Fn(&Op) -> f64, hints: &SymbolValues) -> i64 {
     let tiled = match tiling::choose(phase, bytes, hints) {
         VectorDigit::Outer(var) => Some(var),
         VectorDigit::Inner(_) => None,
@@ -127,7 +122,11 @@ fn units(phase: &PhaseGroup<'_>, bytes: &dyn Fn(&Op) -> f64, hints: &SymbolValue
         .iter()
         .map(|d| {
             let extent = d.extent.hint(hints).max(1);
-            if Some(d.var) == tiled { (extent + TILE - 1) / TILE } else { extent }
+            if Some(d.var) == tiled {
+                (extent + limits.smallest_tile - 1) / limits.smallest_tile
+            } else {
+                extent
+            }
         })
         .fold(1, i64::saturating_mul)
 }
@@ -140,9 +139,10 @@ fn product(digits: &[Digit], hints: &SymbolValues) -> i64 {
 fn split_stage<'a>(
     whole: &PhaseGroup<'a>,
     stage: &PhaseStage<'a>,
+    limits: &Limits,
     hints: &SymbolValues,
 ) -> Option<PhaseGroup<'a>> {
-    if product(&stage.inner, hints).saturating_mul(product(&whole.outer, hints)) < LONG {
+    if product(&stage.inner, hints).saturating_mul(product(&whole.outer, hints)) < limits.long {
         return None;
     }
     let reducing = || stage.members.iter().filter(|m| has_reduction(&m.body));
@@ -155,12 +155,12 @@ fn split_stage<'a>(
         stages: vec![PhaseStage { inner: rest.clone(), members: stage.members.clone() }],
         chunk: None,
     };
-    let enough_units = product(&phase.outer, hints) / TILE >= ENOUGH_UNITS;
+    let enough_units = product(&phase.outer, hints) / limits.smallest_tile >= limits.enough_units;
     if rest.is_empty() || enough_units {
         return (!free.is_empty()).then_some(phase);
     }
     let common = rest.iter().filter(|d| reducing().all(|m| PhaseGroup::is_reduced(m, d.var)));
     let longest = common.max_by_key(|d| d.extent.hint(hints));
-    phase.chunk = longest.filter(|d| d.extent.hint(hints) >= 2 * ENOUGH_UNITS).map(|d| d.var);
+    phase.chunk = longest.filter(|d| d.extent.hint(hints) >= 2 * limits.enough_units).map(|d| d.var);
     (phase.chunk.is_some() || !free.is_empty()).then_some(phase)
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use loafc_codegen::kernel::{CodegenOptions, KernelUse, build_tree, compile};
+use loafc_codegen::loop_tree::Limits;
 use loafc_codegen::loop_tree::interpret::interpret;
 use loafc_fuse::interpret::run_group;
 use loafc_fuse::schedule::{Group, Schedule, ScheduledStep};
@@ -50,7 +51,7 @@ pub fn groups(schedule: &Schedule) -> Vec<&Group> {
 }
 
 pub fn compile_all(schedule: &Schedule) -> Vec<KernelUse> {
-    let options = CodegenOptions { threads: 1, vector_bits: None, keep_text: true };
+    let options = CodegenOptions { threads: 1, keep_text: true, ..CodegenOptions::default() };
     compile(schedule, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -62,14 +63,20 @@ pub fn check(text: &str, sizes: &[(&str, i64)]) {
 pub fn check_with(text: &str, sizes: &[(&str, i64)], options: &FuseOptions, seed: u64) {
     let program = program_with(text, options);
     let inputs = random_inputs(&program.graph, sizes, seed);
-    for vector_bits in [None, Some(128)] {
-        let options = CodegenOptions { threads: 1, vector_bits, keep_text: true };
+    for (vector_bits, limits) in [(None, Limits::default()), (Some(128), Limits::tiny())] {
+        let options = CodegenOptions { threads: 1, vector_bits, keep_text: true, limits };
         let uses = compile(&program.schedule, &options).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        compare_levels(&program, &inputs, &uses, text);
+        compare_levels(&program, &inputs, &uses, &options.limits, text);
     }
 }
 
-fn compare_levels(program: &Program, inputs: &ProgramInputs, uses: &[KernelUse], text: &str) {
+fn compare_levels(
+    program: &Program,
+    inputs: &ProgramInputs,
+    uses: &[KernelUse],
+    limits: &Limits,
+    text: &str,
+) {
     let nests = &program.schedule.program;
     let mut machine = Machine::new(nests, inputs).unwrap_or_else(|e| panic!("{e}"));
     let mut next = uses.iter();
@@ -87,7 +94,7 @@ fn compare_levels(program: &Program, inputs: &ProgramInputs, uses: &[KernelUse],
         let before = machine.memory.clone();
         run_group(group, &inputs.sizes, &mut machine.memory).unwrap_or_else(|e| panic!("{e}\n{text}"));
 
-        let built = build_tree(group, nests).unwrap_or_else(|e| panic!("{e}"));
+        let built = build_tree(group, nests, limits).unwrap_or_else(|e| panic!("{e}"));
         let mut tree_memory = before.clone();
         interpret(&built.kernel, &built.buffers, &inputs.sizes, &mut tree_memory)
             .unwrap_or_else(|e| panic!("loop tree: {e}\n{text}\n{}", built.kernel));
