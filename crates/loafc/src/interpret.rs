@@ -145,7 +145,7 @@ impl Compiler {
                         loafc_fuse::interpret::run_group(group, sizes, &mut machine.memory)
                             .map_err(failed)?;
                     } else {
-                        let built = loop_tree::build(group, &schedule.program)
+                        let built = loop_tree::build(group, &schedule.program, &loop_tree::Limits::default())
                             .map_err(|message| LevelError::LoopTree { kernel, message })?;
                         loop_tree::interpret::interpret(
                             &built.kernel,

@@ -253,6 +253,7 @@ impl Options {
             threads: self.compile_threads,
             vector_bits: self.vector_bits,
             keep_text: self.debug_dir.is_some(),
+            ..CodegenOptions::default()
         }
     }
 }
