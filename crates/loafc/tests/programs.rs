@@ -118,6 +118,20 @@ fn all_levels_agree_with_size_symbols() {
 }
 
 #[test]
+fn the_larger_of_a_magnitude_and_zero_is_the_magnitude() {
+    // LLVM 19 makes a wrong comparison of `|x| is NaN or |x| > 0`.
+    check_levels(
+        "graph @g(%x: f32[24]) {
+          %a = aten.abs.default(%x)
+          %r = aten.relu.default(%a)
+          %n = aten.neg.default(%a)
+          %m = aten.clamp_max.default(%a, 0)
+          return %r, %m, %n
+        }",
+    );
+}
+
+#[test]
 fn all_levels_agree_on_inputs_that_change() {
     check_levels(
         "graph @g(%x: f32[6]) {
