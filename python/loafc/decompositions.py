@@ -52,9 +52,20 @@ def _pair(value: list[int] | int) -> list[int]:
     return values * 2 if len(values) == 1 else values
 
 
+def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> Any:
+    """Parts of a size that is known at the call only: their number is traced, so their sizes can be named."""
+    length = x.shape[dim]
+    if isinstance(split_size, int) and isinstance(length, int):
+        return NotImplemented
+    count = int((length + split_size - 1) // split_size)
+    sizes = [split_size] * (count - 1) + [length - split_size * (count - 1)]
+    return aten.split_with_sizes.default(x, sizes, dim)
+
+
 # Taken apart in another way than TorchInductor does.
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d_with_indices.default: _max_pool2d,
+    aten.split.Tensor: _split,
 }
 
 

@@ -1,11 +1,11 @@
 //! Hands memory to PyTorch without a copy, through DLPack: a C structure with a deleter, in a capsule. The layout
 //! of the structures is DLPack's stable ABI.
 
-use std::any::Any;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use loafc_ir::dtype::DType;
+use loafc_runtime::pool::Block;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::intern;
@@ -50,11 +50,9 @@ struct DLManagedTensor {
 struct Managed {
     tensor: DLManagedTensor,
     _dims: Box<[i64]>,
-    _owner: Option<Owner>,
+    // Never a Python object: PyTorch frees tensors with the GIL released, and PyO3 can't tell.
+    _owner: Option<Arc<Block>>,
 }
-
-/// What keeps memory alive; dropped when PyTorch frees the tensor, on whatever thread.
-pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// A tensor as memory: where it is and how it is laid out.
 #[derive(Copy, Clone)]
@@ -71,7 +69,11 @@ pub struct Layout<'a> {
 
 /// Makes a torch tensor of this memory. Without an owner it is the caller who sees to it that nobody uses the
 /// tensor after the memory is gone.
-pub fn tensor<'py>(py: Python<'py>, layout: Layout<'_>, owner: Option<Owner>) -> PyResult<Bound<'py, PyAny>> {
+pub fn tensor<'py>(
+    py: Python<'py>,
+    layout: Layout<'_>,
+    owner: Option<Arc<Block>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let tensor = from_dlpack(py)?.call1((capsule(py, layout, owner)?,))?;
     match viewed_as(layout.dtype) {
         None => Ok(tensor),
@@ -85,9 +87,8 @@ fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
 
 fn from_dlpack(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let function = FUNCTION.get_or_try_init(py, || {
-        py.import("torch._C")?.getattr("_from_dlpack").map(Bound::unbind)
-    })?;
+    let function =
+        FUNCTION.get_or_try_init(py, || py.import("torch._C")?.getattr("_from_dlpack").map(Bound::unbind))?;
     Ok(function.bind(py))
 }
 
@@ -118,9 +119,14 @@ fn data_type(dtype: DType) -> DLDataType {
     DLDataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
 }
 
-fn capsule<'py>(py: Python<'py>, layout: Layout<'_>, owner: Option<Owner>) -> PyResult<Bound<'py, PyAny>> {
+fn capsule<'py>(
+    py: Python<'py>,
+    layout: Layout<'_>,
+    owner: Option<Arc<Block>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let rank = layout.shape.len();
-    let ndim = i32::try_from(rank).map_err(|_| PyRuntimeError::new_err("a tensor has too many dimensions"))?;
+    let ndim =
+        i32::try_from(rank).map_err(|_| PyRuntimeError::new_err("a tensor has too many dimensions"))?;
     let mut dims: Box<[i64]> = layout.shape.iter().chain(layout.strides).copied().collect();
     let (shape, strides) = dims.split_at_mut(rank);
     let dl_tensor = DLTensor {

@@ -107,9 +107,7 @@ impl CallSite {
         let kwargs = call
             .kwargs
             .iter()
-            .map(|(name, arg)| {
-                Ok((PyString::intern(py, name).unbind(), constant(Key::Name(name), arg)?))
-            })
+            .map(|(name, arg)| Ok((PyString::intern(py, name).unbind(), constant(Key::Name(name), arg)?)))
             .collect::<PyResult<_>>()?;
         let into_output: bool = site.getattr(intern!(py, "into_output"))?.extract()?;
         Ok(CallSite {
@@ -140,11 +138,8 @@ impl CallSite {
             [Some(result)] if self.into_output => result.ptr.map(|ptr| result_tensor(result, ptr)),
             _ => None,
         };
-        let arguments = self
-            .args
-            .iter()
-            .map(|a| a.fill(py, &tensors, invocation.sizes))
-            .collect::<PyResult<Vec<_>>>()?;
+        let arguments =
+            self.args.iter().map(|a| a.fill(py, &tensors, invocation.sizes)).collect::<PyResult<Vec<_>>>()?;
         let kwargs = self.keywords(py, &tensors, invocation.sizes, out.as_ref())?;
         let value = self.function.bind(py).call(PyTuple::new(py, arguments)?, kwargs.as_ref())?;
         if out.is_some() {
@@ -344,8 +339,7 @@ impl Template {
                 None => Err(PyTypeError::new_err(format!("size `{size}` has no value"))),
             },
             Template::List(items) => {
-                let items =
-                    items.iter().map(|i| i.fill(py, tensors, sizes)).collect::<PyResult<Vec<_>>>()?;
+                let items = items.iter().map(|i| i.fill(py, tensors, sizes)).collect::<PyResult<Vec<_>>>()?;
                 Ok(PyList::new(py, items)?.into_any())
             }
         }

@@ -11,14 +11,14 @@ use loafc_runtime::threads::{OpenMpTeam, Serial, Team};
 use loafc_runtime::{
     CallPlan, Executable, InputKind, InputValue, OutputMemory, OutputTensor, OutputValue, RunError,
 };
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 use smallvec::SmallVec;
 
-use crate::dlpack::{self, Layout, Owner};
+use crate::dlpack::{self, Layout};
 use crate::errors;
 use crate::externs::{AtenExterns, CallSites, data_ptr};
 use crate::source::Source;
@@ -75,10 +75,17 @@ impl Callable {
     pub fn new(executable: Executable, sources: Vec<Source>, operators: Py<PyAny>) -> PyResult<Callable> {
         let expected = executable.inputs().len();
         if sources.len() != expected {
-            let text = format!("the program takes {expected} inputs, but {} sources were given", sources.len());
+            let text =
+                format!("the program takes {expected} inputs, but {} sources were given", sources.len());
             return Err(PyTypeError::new_err(text));
         }
-        Ok(Callable { executable, sources, operators, sites: Mutex::default(), checked: AtomicBool::new(false) })
+        Ok(Callable {
+            executable,
+            sources,
+            operators,
+            sites: Mutex::default(),
+            checked: AtomicBool::new(false),
+        })
     }
 
     /// Calls the program and empties the list, so that nobody but the caller keeps the arguments alive afterwards.
@@ -167,7 +174,11 @@ impl Callable {
                 InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
                 InputKind::Tensor(ty) => InputValue::Tensor {
                     ptr: arguments.pointers[k],
-                    dtype: if first { errors::dtype_of(py, arguments.objects[k].bind(py))? } else { ty.dtype },
+                    dtype: if first {
+                        errors::dtype_of(py, arguments.objects[k].bind(py))?
+                    } else {
+                        ty.dtype
+                    },
                     shape: &layouts[k].0,
                     strides: &layouts[k].1,
                 },
@@ -200,18 +211,19 @@ impl Callable {
     ) -> PyResult<Bound<'py, PyAny>> {
         let layout =
             Layout { ptr: tensor.ptr, dtype: tensor.dtype, shape: &tensor.shape, strides: &tensor.strides };
-        let owner: Owner = match tensor.memory {
-            OutputMemory::Block(block) => block,
-            OutputMemory::Foreign(keepalive) => match keepalive.downcast::<Py<PyAny>>() {
-                Ok(object) => return foreign_tensor(py, &object, layout),
-                Err(keepalive) => keepalive,
+        match tensor.memory {
+            OutputMemory::Block(block) => dlpack::tensor(py, layout, Some(block)),
+            OutputMemory::Foreign(keepalive) => match keepalive.downcast_ref::<Py<PyAny>>() {
+                Some(object) => {
+                    let object = object.bind(py);
+                    view_of(py, object, data_ptr(object)?, layout)
+                }
+                None => Err(PyRuntimeError::new_err("a result lies in memory that is no tensor")),
             },
             OutputMemory::Input(position) => {
-                let pointer = arguments.pointers[position];
-                return view_of_input(py, arguments.objects[position].bind(py), pointer, layout);
+                view_of(py, arguments.objects[position].bind(py), arguments.pointers[position], layout)
             }
-        };
-        dlpack::tensor(py, layout, Some(owner))
+        }
     }
 
     fn take_sites(&self) -> CallSites {
@@ -258,35 +270,23 @@ fn fixed_layout(ty: &TensorType) -> Option<Dims> {
     Some((shape, strides))
 }
 
-/// The tensor that an extern call made, or a part of it.
-fn foreign_tensor<'py>(
+/// The tensor itself where its layout is this one, or a view on its storage, so that PyTorch knows that they share
+/// it. `pointer` is the tensor's first element.
+fn view_of<'py>(
     py: Python<'py>,
-    object: &Arc<Py<PyAny>>,
-    layout: Layout<'_>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let tensor = object.bind(py);
-    let (shape, strides) = layout_of(py, tensor)?;
-    if data_ptr(tensor)? == layout.ptr && shape[..] == *layout.shape && strides[..] == *layout.strides {
-        return Ok(tensor.clone());
-    }
-    dlpack::tensor(py, layout, Some(object.clone()))
-}
-
-/// A view of an argument: a tensor on the argument's storage, so that PyTorch knows that they share it.
-fn view_of_input<'py>(
-    py: Python<'py>,
-    input: &Bound<'py, PyAny>,
+    tensor: &Bound<'py, PyAny>,
     pointer: *mut u8,
     layout: Layout<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if errors::dtype_of(py, input)? != layout.dtype {
-        return dlpack::tensor(py, layout, Some(Arc::new(input.clone().unbind())));
+    let (shape, strides) = layout_of(py, tensor)?;
+    if pointer == layout.ptr && shape[..] == *layout.shape && strides[..] == *layout.strides {
+        return Ok(tensor.clone());
     }
-    let start: isize = input.call_method0(intern!(py, "storage_offset"))?.extract()?;
+    let start: isize = tensor.call_method0(intern!(py, "storage_offset"))?.extract()?;
     let bytes = (layout.ptr as isize).wrapping_sub(pointer as isize);
     let offset = start + bytes / layout.dtype.bytes() as isize;
     let arguments = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?, offset);
-    input.call_method1(intern!(py, "as_strided"), arguments)
+    tensor.call_method1(intern!(py, "as_strided"), arguments)
 }
 
 /// PyTorch's own thread team, with as many threads as PyTorch uses now.

@@ -94,7 +94,9 @@ impl Source {
                 let number: i64 = match property {
                     Property::Value => object.extract()?,
                     Property::Size(dim) => object.call_method1(intern!(py, "size"), (*dim,))?.extract()?,
-                    Property::Stride(dim) => object.call_method1(intern!(py, "stride"), (*dim,))?.extract()?,
+                    Property::Stride(dim) => {
+                        object.call_method1(intern!(py, "stride"), (*dim,))?.extract()?
+                    }
                 };
                 let value = floor_div(number.wrapping_sub(*offset), *factor);
                 Ok((value.into_pyobject(py)?.into_any(), std::ptr::null_mut(), value))
