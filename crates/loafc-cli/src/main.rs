@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Arguments, Command};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome, fail};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let failure = match result {
         Ok(Ok(text)) => match print(&text) {
             Ok(()) => return ExitCode::SUCCESS,
-            Err(failure) => failure,
+            Err(failure) => *failure,
         },
         Ok(Err(failure)) => *failure,
         Err(_) => Failure::new("internal error: the compiler panicked")
@@ -45,11 +45,11 @@ fn main() -> ExitCode {
 }
 
 /// Writes to standard output. A reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Outcome<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard output can't be written: {e}")))
+            fail(format!("standard output can't be written: {e}"))
         }
         _ => Ok(()),
     }

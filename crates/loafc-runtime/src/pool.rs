@@ -179,8 +179,7 @@ impl Pool {
     /// The pool of this process. It keeps at most a quarter of the machine's memory for reuse.
     pub fn global() -> &'static Pool {
         static GLOBAL: OnceLock<Pool> = OnceLock::new();
-        let pool = GLOBAL.get_or_init(|| Pool::with_limit((physical_memory() / 4).max(256 << 20)));
-        pool
+        GLOBAL.get_or_init(|| Pool::with_limit((physical_memory() / 4).max(256 << 20)))
     }
 
     /// A block of at least `bytes` bytes, aligned to [`ALIGNMENT`]. Its contents are whatever was there before.

@@ -49,7 +49,7 @@ fn program(choices: &[Choice], symbolic: bool) -> Graph {
         values.push(made.unwrap());
     }
     let outputs: Vec<_> = values.iter().rev().take(3).copied().collect();
-    if choices.len() % 4 == 0 {
+    if choices.len().is_multiple_of(4) {
         build.copy_into(values[0], outputs[0]).unwrap();
     }
     build.finish(&outputs)
