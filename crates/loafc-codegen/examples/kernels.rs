@@ -21,6 +21,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{} kernels, {round} compilation {:.2} ms", uses.len(), start.elapsed().as_secs_f64() * 1e3);
     }
     let uses = compile(&program.schedule, &CodegenOptions { keep_text: true, ..options })?;
+    if what == "group" {
+        println!("{:#?}", support::groups(&program.schedule));
+    }
     for kernel in &uses {
         let text = kernel.kernel.text.as_ref().ok_or("no text")?;
         println!(

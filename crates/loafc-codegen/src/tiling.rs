@@ -118,7 +118,13 @@ impl Costs<'_> {
 
     fn operation(&self, body: &Body, op: &Op, var: LoopVar) -> f64 {
         let access = match op {
-            Op::Load { index, .. } => stride_cost(body, index, var),
+            Op::Load { index, .. } => match lane_stride(body, index, var) {
+                // Whole vectors are loaded, and lanes picked from them.
+                LaneStride::Affine(s) if matches!(s.as_const(), Some(-4..=-1 | 2..=4)) => {
+                    1.5 * CONTIGUOUS * s.as_const().unwrap_or(1).abs() as f64
+                }
+                _ => stride_cost(body, index, var),
+            },
             Op::Store { index, mode: StoreMode::Set, .. } => stride_cost(body, index, var),
             // Lanes that combine with one element take turns.
             Op::Store { index, mode: StoreMode::Combine(_), .. } => match lane_stride(body, index, var) {

@@ -89,7 +89,7 @@ fn total_reductions_are_split_and_combined() {
 
 #[test]
 fn softmax_over_each_dimension() {
-    for (m, n) in [(3, 50), (33, 17), (1, 20000)] {
+    for (m, n) in [(3, 50), (33, 17), (2, 20000)] {
         for dim in [0, 1] {
             check(
                 &format!(
@@ -351,4 +351,43 @@ fn one_long_row_is_split_over_units() {
         assert!(units.iter().any(|u| u.is_some_and(|u| u >= 8)), "{units:?}");
     }
     support::check_with(text, &[], &options, 1);
+}
+
+#[test]
+fn lanes_a_short_distance_apart() {
+    for step in [2, 3, 4, 5] {
+        for dtype in ["f32", "f64", "bf16", "i8"] {
+            check(
+                &format!(
+                    "graph @f(%x: {dtype}[5, 260]) {{
+                       %a = aten.slice.Tensor(%x, 1, 1, 260, {step})
+                       %b = aten.add.Tensor(%a, %a)
+                       %c = aten.flip.default(%x, [1])
+                       %d = aten.slice.Tensor(%x, 1, 0, 256, 2)
+                       %e = aten.slice.Tensor(%x, 1, 1, 256, 2)
+                       %g = aten.maximum.default(%d, %e)
+                       return %b, %c, %g
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
+#[test]
+fn ranges_are_cut_into_loops() {
+    let text = "graph @f(%x: f32[6, 70], %y: f32[6, 50], %z: f32[6, 9]) {
+                  %c = aten.cat.default([%x, %y, %z], 1)
+                  %r = aten.relu.default(%c)
+                  %p = aten.constant_pad_nd.default(%r, [3, 5], 0.5)
+                  %g = aten.flip.default(%p, [1])
+                  return %r, %p, %g
+                }";
+    let program = support::program(text);
+    for kernel in support::compile_all(&program.schedule) {
+        let tree = &kernel.kernel.text.as_ref().expect("texts are kept").loop_tree;
+        assert!(!tree.contains(" if v"), "{tree}");
+    }
+    check(text, &[]);
 }

@@ -194,3 +194,23 @@ fn both_orders_of_unknown_sizes() {
         );
     }
 }
+
+#[test]
+fn interleaved_pairs() {
+    for (m, n) in [(70, 32), (3, 5), (300, 1)] {
+        check(
+            &format!(
+                "graph @f(%x: f32[{m}, {n}, 2], %c: f32[{m}, {n}], %k: f32[2]) {{
+                   %a = aten.select.int(%x, 2, 0)
+                   %b = aten.select.int(%x, 2, 1)
+                   %p = aten.mul.Tensor(%a, %c)
+                   %q = aten.mul.Tensor(%b, %c)
+                   %z = aten.stack.default([%p, %q], 2)
+                   %y = aten.add.Tensor(%z, %k)
+                   return %y
+                 }}"
+            ),
+            &[],
+        );
+    }
+}

@@ -87,6 +87,12 @@ impl Emitter<'_, '_, '_> {
                     }
                 }
             }
+            (Some(lanes), LanePlace::Stride(stride))
+                if guard.is_none() && lanes.mask.is_none() && is_short_stride(*stride) =>
+            {
+                let loads = self.load_spread(buffer, place, stride.as_const().unwrap_or(1), lanes.count);
+                return self.loaded(loads, dtype);
+            }
             (Some(lanes), shape) if guard_varies || !matches!(shape, LanePlace::Same) => {
                 let pointers = self.pointers(buffer, place, lanes);
                 let vector = self.ir.vector(ty, Some(lanes.count));
@@ -116,6 +122,35 @@ impl Emitter<'_, '_, '_> {
         };
         self.ir.in_scope(raw, scope);
         self.loaded(raw, dtype)
+    }
+
+    /// Lanes a short distance apart: whole vectors are loaded, and the lanes picked from them. The last vector
+    /// ends with the last lane's element, so that nothing behind it is touched.
+    fn load_spread(&self, buffer: BufferId, place: &Place, stride: i64, count: u32) -> V {
+        let dtype = self.memory_dtype(buffer);
+        let ty = self.memory_type(dtype);
+        let (lanes, distance) = (i64::from(count), stride.abs());
+        let first = self.pointer(buffer, place);
+        // The lowest element: the last lane's where lanes go backwards.
+        let base = if stride < 0 { (lanes - 1) * stride } else { 0 };
+        let last_start = (lanes - 1) * distance + 1 - lanes;
+        let mut picked: Option<V> = None;
+        for k in 0..distance {
+            let start = (k * lanes).min(last_start);
+            let at = self.ir.element(ty, first, self.ir.i64(base + start));
+            let vector = self.ir.load(self.ir.vector(ty, Some(count)), at, dtype.bytes() as u32);
+            self.ir.in_scope(vector, self.scopes[buffer.0 as usize]);
+            // Which element of this vector each lane takes; `None` for those of other vectors.
+            let from = |lane: i64| {
+                let element = if stride < 0 { lanes - 1 - lane } else { lane } * distance;
+                (element / lanes == k).then_some((element - start) as u32)
+            };
+            let before = picked.unwrap_or(vector);
+            let mask: Vec<u32> =
+                (0..lanes).map(|lane| from(lane).map_or(lane as u32, |element| count + element)).collect();
+            picked = Some(self.ir.shuffle(before, vector, &mask));
+        }
+        picked.unwrap_or(first)
     }
 
     /// Writes or combines.
@@ -274,4 +309,9 @@ impl Emitter<'_, '_, '_> {
     pub(super) fn is_contiguous(place: &Place) -> bool {
         matches!(&place.lanes, LanePlace::Stride(s) if *s == Size::ONE)
     }
+}
+
+/// Whether lanes so far apart are better picked from whole vectors than gathered.
+fn is_short_stride(stride: Size) -> bool {
+    matches!(stride.as_const(), Some(-4..=-1 | 2..=4))
 }

@@ -511,32 +511,28 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         }
     }
 
+    /// Lanes picked from two vectors, those of the second numbered behind those of the first.
+    pub fn shuffle(&self, a: V, b: V, lanes: &[u32]) -> V {
+        let mut mask: Vec<V> = lanes.iter().map(|k| self.i32(i64::from(*k))).collect();
+        // SAFETY: V is a plain wrapper of a value reference; the mask is constant, the vectors have one type.
+        unsafe {
+            let mask = LLVMConstVector(mask.as_mut_ptr().cast(), lanes.len() as u32);
+            V(LLVMBuildShuffleVector(self.raw(), a.0, b.0, mask, UNNAMED))
+        }
+    }
+
     /// Lanes `first..first + count` of a vector.
     pub fn part(&self, vector: V, first: u32, count: u32) -> V {
-        let mut mask: Vec<V> = (first..first + count).map(|k| self.i32(i64::from(k))).collect();
-        // SAFETY: V is a plain wrapper of a value reference; the mask is constant.
-        unsafe {
-            let mask = LLVMConstVector(mask.as_mut_ptr().cast(), count);
-            V(LLVMBuildShuffleVector(
-                self.raw(),
-                vector.0,
-                LLVMGetPoison(self.type_of(vector).0),
-                mask,
-                UNNAMED,
-            ))
-        }
+        let mask: Vec<u32> = (first..first + count).collect();
+        self.shuffle(vector, vector, &mask)
     }
 
     /// Lanes of two vectors in turn, half as many of each, from lane `first` on.
     pub fn interleave(&self, a: V, b: V, first: u32) -> V {
         let lanes = self.lanes_of(a).unwrap_or(1);
-        let lane = |k: u32| self.i32(i64::from(first + k / 2 + if k.is_multiple_of(2) { 0 } else { lanes }));
-        let mut mask: Vec<V> = (0..lanes).map(lane).collect();
-        // SAFETY: V is a plain wrapper of a value reference; the mask is constant, the vectors have one type.
-        unsafe {
-            let mask = LLVMConstVector(mask.as_mut_ptr().cast(), lanes);
-            V(LLVMBuildShuffleVector(self.raw(), a.0, b.0, mask, UNNAMED))
-        }
+        let lane = |k: u32| first + k / 2 + if k.is_multiple_of(2) { 0 } else { lanes };
+        let mask: Vec<u32> = (0..lanes).map(lane).collect();
+        self.shuffle(a, b, &mask)
     }
 
     /// Calls an intrinsic function; `types` are those that its name carries.

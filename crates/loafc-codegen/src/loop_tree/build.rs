@@ -19,6 +19,10 @@ use super::{Accumulator, AccumulatorId, Home, Kernel, Loop, Mapping, Memory, Mem
 use crate::kernel::Access;
 use crate::tiling::{self, VectorDigit};
 
+/// Iterations of a digit that are written out at most, and operations of bodies for which that is done.
+const UNROLLED_EXTENT: i64 = 4;
+const UNROLLED_OPS: usize = 64;
+
 /// A kernel's tree and the program's buffer for each of its parameters, in the order of
 /// [`MemoryPlace::Param`] entries in [`Kernel::memory`].
 #[derive(Clone, Debug)]
@@ -114,6 +118,8 @@ pub(super) struct PhaseContext {
     has_vector_tile: bool,
     /// For each stage the inner digit to vectorise.
     vector: Vec<Option<LoopVar>>,
+    /// An outer digit whose iterations are written out one after the other.
+    pub(super) unrolled: Option<Digit>,
     /// Part of an inner digit that belongs to this unit.
     chunk: Option<(LoopVar, Index, Size)>,
     /// Partial results of members that reduce over what is split into units, by stage and member.
@@ -286,7 +292,27 @@ impl<'a> Builder<'a> {
         slot
     }
 
+    /// A digit of a few iterations that is written out: between lanes it would leave most of them idle, and
+    /// around them it would hide which ranges an iteration lies in.
+    fn unrolled_digit(&self, phase: &PhaseGroup<'_>) -> Option<Digit> {
+        let [stage] = phase.stages.as_slice() else { return None };
+        let ops: usize = stage.members.iter().map(|m| m.body.ops.len()).sum();
+        // Rows that outlive their phase are told apart by all outer digits.
+        if self.split || ops > UNROLLED_OPS || stage.members.iter().any(|m| has_reduction(&m.body)) {
+            return None;
+        }
+        let is_short = |d: &&Digit| d.extent.as_const().is_some_and(|e| (2..=UNROLLED_EXTENT).contains(&e));
+        let short = phase.outer.iter().rev().find(is_short).filter(|d| !phase.serial.contains(&d.var))?;
+        let others = phase.outer.iter().filter(|d| d.var != short.var && !phase.serial.contains(&d.var));
+        let longest = others.map(|d| d.extent.hint(self.hints())).max()?;
+        (longest >= self.limits.smallest_tile).then_some(*short)
+    }
+
     fn phase(&mut self, phase: &PhaseGroup<'a>, bytes: &dyn Fn(&Op) -> f64) -> Result<(), String> {
+        let unrolled = self.unrolled_digit(phase);
+        let mut rest = phase.clone();
+        rest.outer.retain(|d| Some(*d) != unrolled);
+        let phase = &rest;
         let choice = tiling::choose(phase, bytes, self.hints());
         let second = self.second_tile(phase, &choice, bytes);
         let (tile, vector) = match choice {
@@ -303,6 +329,7 @@ impl<'a> Builder<'a> {
             tiles,
             has_vector_tile,
             vector,
+            unrolled,
             chunk: chunk.as_ref().map(|c| (c.digit, Index::of_loop(c.part), c.size)),
             partials: FxHashMap::default(),
         };
@@ -394,11 +421,13 @@ impl<'a> Builder<'a> {
         let (mut size, smallest) = match kept {
             0 if narrow => (self.limits.state_tile, self.limits.smallest_tile),
             0 => (self.limits.pointwise_tile, self.limits.pointwise_tile / 4),
-            _ => (
-                self.limits.state_tile.min(self.limits.tile_bytes / kept).max(self.limits.smallest_tile) / 16
-                    * 16,
-                self.limits.smallest_tile,
-            ),
+            _ => {
+                // Long rows leave the cache whatever the tile; a cache line of them is then the least.
+                let room = 16 * self.limits.tile_bytes / kept;
+                let smallest = self.limits.smallest_tile.min(room).max(16);
+                let size = self.limits.state_tile.min(self.limits.tile_bytes / kept).max(smallest);
+                (size / 16 * 16, smallest)
+            }
         };
         while size / 2 >= smallest && extent / size * others < self.limits.enough_units {
             size /= 2;
@@ -648,6 +677,7 @@ impl<'a> Builder<'a> {
             tiles: Vec::new(),
             has_vector_tile: false,
             vector: Vec::new(),
+            unrolled: None,
             chunk: None,
             partials: FxHashMap::default(),
         };
@@ -735,7 +765,8 @@ impl<'a> Builder<'a> {
             }
             let one: f64 =
                 stage.members.iter().flat_map(|m| &m.body.ops).map(|op| bytes(op) + weight(op)).sum();
-            sum += count * Size::from(one.ceil() as i64);
+            let times = context.unrolled.map_or(Size::ONE, |d| d.extent);
+            sum += count * times * Size::from(one.ceil() as i64);
         }
         sum
     }

@@ -6,10 +6,11 @@
 //! registers; where other loops lie inside, it is an array with one state for each of their iterations.
 
 use loafc_fuse::schedule::Member;
-use loafc_ir::dtype::DType;
+use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::interp::scalar;
 use loafc_ir::nest::{BinaryOp, BufferId, Op, ReduceOp, StoreMode, ValueId};
-use loafc_ir::size::Size;
+use loafc_ir::size::{Size, floor_div};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
@@ -126,13 +127,101 @@ pub(super) fn wrap(loops: &[&StageLoop], body: Vec<Node>) -> Vec<Node> {
     loops.iter().rev().fold(body, |inside, l| vec![l.around(inside)])
 }
 
-/// The nodes of a stage.
+/// The nodes of a stage. Where conditions on the last loop's variable hold in parts of it, each part gets loops of
+/// its own, in which they are known.
 pub(super) fn build_stage(
     builder: &mut Builder<'_>,
     context: &PhaseContext,
     stage: &PhaseStage<'_>,
     number: usize,
     loops: Vec<StageLoop>,
+) -> Result<Vec<Node>, String> {
+    let bounds = loops.last().map_or(Vec::new(), |last| cuts(stage, last));
+    if bounds.is_empty() {
+        return build_part(builder, context, stage, number, loops, None);
+    }
+    let mut nodes = Vec::new();
+    for part in bounds.windows(2) {
+        let [low, high] = part else { continue };
+        let mut loops = loops.clone();
+        if let Some(last) = loops.last_mut() {
+            last.begin = Index::constant(Size::from(*low));
+            last.end = smallvec![Index::constant(Size::from(*high))];
+            let known = Known { digit: last.digit, low: *low, high: *high };
+            nodes.extend(build_part(builder, context, stage, number, loops, Some(known))?);
+        }
+    }
+    Ok(nodes)
+}
+
+/// Most parts that a loop is cut into.
+const MOST_PARTS: usize = 8;
+/// Most operations in all parts together.
+const MOST_OPS: usize = 256;
+
+/// Where to cut a loop so that conditions on its variable are the same within each part: its bounds and the
+/// positions between them. Empty where it can't be cut.
+fn cuts(stage: &PhaseStage<'_>, last: &StageLoop) -> Vec<i64> {
+    let whole = last.begin.as_constant().is_some_and(|b| b.is(0)) && last.end.len() == 1;
+    let end = last.end.first().and_then(Index::as_constant).and_then(Size::as_const);
+    let (true, Some(end)) = (whole, end) else { return Vec::new() };
+    if stage.members.iter().any(|m| has_reduction(&m.body)) {
+        return Vec::new();
+    }
+    let mut bounds = vec![0, end];
+    for op in stage.members.iter().flat_map(|m| &m.body.ops) {
+        let Op::InRange { index, low, high } = op else { continue };
+        let ([(IndexAtom::Loop(var), stride)], Some(offset)) =
+            (index.terms.as_slice(), index.offset.as_const())
+        else {
+            continue;
+        };
+        let Some(stride) = stride.as_const().filter(|s| *s != 0 && *var == last.digit) else { continue };
+        for limit in [low, high].into_iter().filter_map(|l| l.as_const()) {
+            // First value behind the limit: in the direction of the stride.
+            let distance = limit.wrapping_sub(offset);
+            let at = match stride > 0 {
+                true => -floor_div(-distance, stride),
+                false => floor_div(distance, stride) + 1,
+            };
+            if at > 0 && at < end && !bounds.contains(&at) {
+                bounds.push(at);
+            }
+        }
+    }
+    bounds.sort_unstable();
+    let parts = bounds.len() - 1;
+    let ops: usize = stage.members.iter().map(|m| m.body.ops.len()).sum();
+    let worth = parts > 1 && parts <= MOST_PARTS && parts * ops <= MOST_OPS;
+    if worth { bounds } else { Vec::new() }
+}
+
+/// Values of a digit in the current part of its loop.
+#[derive(Copy, Clone)]
+struct Known {
+    digit: LoopVar,
+    low: i64,
+    high: i64,
+}
+
+impl Known {
+    /// Smallest and largest value of an index over the digit alone.
+    fn bounds(&self, index: &Index) -> Option<(i64, i64)> {
+        let [(IndexAtom::Loop(var), stride)] = index.terms.as_slice() else { return None };
+        let (offset, stride) = (index.offset.as_const()?, stride.as_const()?);
+        let at = |x: i64| offset.wrapping_add(stride.wrapping_mul(x));
+        let (a, b) = (at(self.low), at(self.high - 1));
+        (*var == self.digit).then_some((a.min(b), a.max(b)))
+    }
+}
+
+fn build_part(
+    builder: &mut Builder<'_>,
+    context: &PhaseContext,
+    stage: &PhaseStage<'_>,
+    number: usize,
+    loops: Vec<StageLoop>,
+    range: Option<Known>,
 ) -> Result<Vec<Node>, String> {
     let depth = loops.len();
     let written = stage.members.iter().flat_map(|m| &m.body.ops).filter_map(|op| match op {
@@ -147,6 +236,9 @@ pub(super) fn build_stage(
         written: written.collect(),
         read: read.collect(),
         transposed: FxHashMap::default(),
+        truths: FxHashMap::default(),
+        fixed: None,
+        range,
         builder,
         context,
         before: vec![Vec::new(); depth + 1],
@@ -157,8 +249,12 @@ pub(super) fn build_stage(
         versions: FxHashMap::default(),
         stored: FxHashMap::default(),
     };
-    for (k, member) in stage.members.iter().enumerate() {
-        one.member(member, (number, k))?;
+    let copies = context.unrolled.and_then(|d| d.extent.as_const()).unwrap_or(1);
+    for copy in 0..copies {
+        one.fixed = context.unrolled.map(|d| (d.var, copy));
+        for (k, member) in stage.members.iter().enumerate() {
+            one.member(member, (number, k))?;
+        }
     }
     Ok(one.assemble())
 }
@@ -192,7 +288,7 @@ pub(super) fn emit_behind(
         if !phases.needed_behind(v) || values.contains_key(&v) {
             continue;
         }
-        let op = translate(builder, context, op, &|v| values.get(&v).copied())?;
+        let op = translate(builder, context, op, None, &|v| values.get(&v).copied())?;
         if let Op::Check(_, message) = &op {
             builder.add_check(message);
         }
@@ -208,6 +304,7 @@ fn translate(
     builder: &mut Builder<'_>,
     context: &PhaseContext,
     op: &Op,
+    fixed: Option<(LoopVar, i64)>,
     values: &dyn Fn(ValueId) -> Option<ValueId>,
 ) -> Result<Op, String> {
     let mut missing = None;
@@ -220,7 +317,11 @@ fn translate(
         return Err(format!("{op:?} uses {v}, which does not exist where it runs"));
     }
     let of_value = |v: ValueId| values(v).unwrap_or(v);
-    let mut new = op.substitute(&Index::of_loop, &of_value, &|_| None);
+    let of_loop = |v: LoopVar| match fixed {
+        Some((var, value)) if var == v => Index::constant(Size::from(value)),
+        _ => Index::of_loop(v),
+    };
+    let mut new = op.substitute(&of_loop, &of_value, &|_| None);
     if let Op::Load { buffer, index, .. } | Op::Store { buffer, index, .. } = &mut new {
         (*buffer, *index) = builder.locate(*buffer, std::mem::take(index), context);
     }
@@ -246,6 +347,12 @@ struct StageBuilder<'b, 'a> {
     written: FxHashSet<BufferId>,
     /// The program's buffers that the stage loads from.
     read: FxHashSet<BufferId>,
+    /// Truth values that are known.
+    truths: FxHashMap<ValueId, bool>,
+    /// The current iteration of a digit that is written out.
+    fixed: Option<(LoopVar, i64)>,
+    /// What is known of the last loop's digit.
+    range: Option<Known>,
     /// Accesses that go to a transposed copy of the current rectangle.
     transposed: FxHashMap<(BufferId, Index), (BufferId, Index)>,
 }
@@ -428,7 +535,10 @@ impl StageBuilder<'_, '_> {
         dtype: DType,
         checked: bool,
     ) -> Result<ValueId, String> {
-        let mut new = translate(self.builder, self.context, op, &|v| values.get(&v).copied())?;
+        let mut new = translate(self.builder, self.context, op, self.fixed, &|v| values.get(&v).copied())?;
+        if let Some(value) = self.fold(&mut new, dtype) {
+            return Ok(value);
+        }
         self.transpose(op, &mut new);
         let innermost = self.loops.len();
         match (op, &new) {
@@ -448,6 +558,56 @@ impl StageBuilder<'_, '_> {
                 Ok(self.push(new, dtype, innermost))
             }
             _ => Ok(self.push_once(new, 0, dtype, 0)),
+        }
+    }
+
+    /// Uses what is known of truth values: returns the value where it exists already, and otherwise may
+    /// simplify the operation.
+    fn fold(&mut self, op: &mut Op, dtype: DType) -> Option<ValueId> {
+        let known = |v: &ValueId| self.truths.get(v).copied();
+        match op {
+            Op::InRange { index, low, high } => {
+                let (smallest, largest) = match index.as_constant() {
+                    Some(at) => (at.as_const()?, at.as_const()?),
+                    None => self.range?.bounds(index)?,
+                };
+                let (low, high) = (low.as_const()?, high.as_const()?);
+                let truth = low <= smallest && largest < high;
+                if !truth && largest >= low && smallest < high {
+                    return None;
+                }
+                *op = Op::Const(Scalar::Bool(truth), DType::Bool);
+                let value = self.push_once(op.clone(), 0, dtype, 0);
+                self.truths.insert(value, truth);
+                Some(value)
+            }
+            Op::Where(c, a, b) => known(c).map(|truth| if truth { *a } else { *b }),
+            Op::Binary(BinaryOp::And, a, b) => match (known(a), known(b)) {
+                (Some(false), _) | (_, Some(true)) => Some(*a),
+                (_, Some(false)) | (Some(true), _) => Some(*b),
+                _ => None,
+            },
+            Op::Binary(BinaryOp::Or, a, b) => match (known(a), known(b)) {
+                (Some(true), _) | (_, Some(false)) => Some(*a),
+                (_, Some(true)) | (Some(false), _) => Some(*b),
+                _ => None,
+            },
+            Op::Load { guard, .. } => match guard.and_then(|g| known(&g)) {
+                Some(true) => {
+                    *guard = None;
+                    None
+                }
+                Some(false) => {
+                    *op = Op::Const(scalar::zero(dtype), dtype);
+                    Some(self.push_once(op.clone(), 0, dtype, 0))
+                }
+                None => None,
+            },
+            Op::Store { guard, .. } if guard.is_some_and(|g| known(&g) == Some(true)) => {
+                *guard = None;
+                None
+            }
+            _ => None,
         }
     }
 
