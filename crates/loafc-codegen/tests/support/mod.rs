@@ -100,10 +100,13 @@ fn compare_levels(
             .unwrap_or_else(|e| panic!("loop tree: {e}\n{text}\n{}", built.kernel));
         same(program, &machine.memory, &tree_memory, "loop tree", text, kernel);
 
+        let mut first = None;
         for threads in [1, 3] {
             let native = run_native(kernel, &before, &inputs.sizes, threads)
                 .unwrap_or_else(|e| panic!("machine code: check failed: {e}\n{text}"));
             same(program, &machine.memory, &native, "machine code", text, kernel);
+            let bits = bits_of(&native);
+            assert!(first.get_or_insert_with(|| bits.clone()) == &bits, "threads change bits\n{text}");
         }
     }
 }
@@ -204,6 +207,14 @@ pub fn run_native(
         }
     }
     Ok(result)
+}
+
+/// All that is in memory, as bits: NaNs equal themselves.
+fn bits_of(memory: &HostMemory) -> Vec<Vec<Option<u64>>> {
+    let of = |b: &loafc_ir::interp::memory::HostBuffer| -> Vec<Option<u64>> {
+        b.data.iter().map(|x| x.map(|x| scalar::to_bits(x, b.dtype))).collect()
+    };
+    memory.buffers.iter().map(|b| b.as_ref().map_or(Vec::new(), of)).collect()
 }
 
 fn scratch(bytes: i64) -> Vec<u64> {
