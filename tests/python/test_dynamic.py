@@ -16,7 +16,7 @@ FUNCTIONS = {
     "size_returned": lambda x: (x + 1, x.shape[0] * 2 + x.shape[1] // 2),
     "arange": lambda x: torch.arange(x.shape[0])[:, None] + x,
     "cat": lambda x: torch.cat([x, x[:, : x.shape[1] // 2]], 1),
-    "split": lambda x: x.split(2, 0)[0] + 1,
+    "split": lambda x: [part + 1 for part in x.split([2, x.shape[0] - 2], 0)],
     "matmul": lambda x: (x @ x.t()).relu(),
     "pad": lambda x: torch.nn.functional.pad(x, (0, 7 - x.shape[1] % 7)),
     "mean": lambda x: x.mean(),
@@ -28,12 +28,20 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_graph_for_all_sizes(name):
     fn = FUNCTIONS[name]
+    torch._dynamo.utils.counters.clear()
     f = compiled(fn, dynamic=True)
     for shape in [(4, 6), (8, 10), (33, 17), (64, 128)]:
         x = torch.randn(shape)
         compare(f(x), fn(x), rtol=1e-4, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    torch._dynamo.utils.counters.clear()
+
+
+def test_parts_of_a_size_known_at_the_call():
+    fn = lambda x: [part * 2 for part in x.split(x.shape[0] // 2, 0)]
+    f = compiled(fn, dynamic=True)
+    for rows in (4, 8, 12, 13):
+        x = torch.randn(rows, 3)
+        compare(f(x), fn(x))
 
 
 def test_backward_of_dynamic_shapes():
