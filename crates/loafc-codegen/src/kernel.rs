@@ -103,6 +103,10 @@ pub struct PhaseSizes {
 }
 
 /// One kernel of a schedule: the code and how to call it.
+///
+/// Buffers of different parameters must not overlap. The one exception is a buffer that is only written over one
+/// that is only read, where each iteration reads exactly the element that it overwrites, and computes from it
+/// what it writes.
 #[derive(Clone, Debug)]
 pub struct KernelUse {
     /// The code; uses of equal structure share it.

@@ -38,8 +38,7 @@ fn noise(k: usize) -> f32 {
 
 #[test]
 fn a_long_sum_of_f32_is_right_to_a_few_ulp() {
-    let (data, memory) =
-        run("graph @f(%x: f32[1000000]) { %s = aten.sum.default(%x) return %s }", noise);
+    let (data, memory) = run("graph @f(%x: f32[1000000]) { %s = aten.sum.default(%x) return %s }", noise);
     let expected: f64 = data.iter().sum();
     let found = results(&memory, 1)[0][0];
     assert!((found - expected).abs() <= 4e-7 * expected, "{found} {expected}");
@@ -47,10 +46,8 @@ fn a_long_sum_of_f32_is_right_to_a_few_ulp() {
 
 #[test]
 fn long_column_sums_of_f32_are_right_to_a_few_ulp() {
-    let (data, memory) = run(
-        "graph @f(%x: f32[50000, 16]) { %s = aten.sum.dim_IntList(%x, [0], false) return %s }",
-        noise,
-    );
+    let (data, memory) =
+        run("graph @f(%x: f32[50000, 16]) { %s = aten.sum.dim_IntList(%x, [0], false) return %s }", noise);
     for (column, found) in results(&memory, 16)[0].iter().enumerate() {
         let expected: f64 = data.iter().skip(column).step_by(16).sum();
         assert!((found - expected).abs() <= 1e-6 * expected, "{found} {expected}");

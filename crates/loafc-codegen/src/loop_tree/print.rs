@@ -92,9 +92,14 @@ impl Printer<'_> {
     }
 
     fn index(&mut self, index: &Index) -> fmt::Result {
-        self.size(index.offset)?;
+        let mut is_first = index.offset.is(0) && !index.terms.is_empty();
+        if !is_first {
+            self.size(index.offset)?;
+        }
         for (atom, stride) in &index.terms {
-            self.text.push_str(" + ");
+            if !std::mem::take(&mut is_first) {
+                self.text.push_str(" + ");
+            }
             if !stride.is(1) {
                 self.size(*stride)?;
                 self.text.push('*');
