@@ -21,7 +21,7 @@ pub enum Command {
     Explain(Explain),
     /// Run a program on given or random inputs.
     Run(Run),
-    /// Measure how long a program takes.
+    /// Measure how long a program, or a part of the compiler, takes.
     Bench(Bench),
 }
 
@@ -91,7 +91,37 @@ pub struct Run {
 
 /// `loafc bench`
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
+    /// A part of the compiler instead of a program.
+    #[command(subcommand)]
+    pub part: Option<BenchPart>,
+    /// The program to measure.
+    #[command(flatten)]
+    pub program: Option<BenchProgram>,
+}
+
+/// A part of the compiler that can be measured by itself.
+#[derive(Subcommand, Debug)]
+pub enum BenchPart {
+    /// Measure the scheduler on large synthetic programs.
+    Fusion(BenchFusion),
+}
+
+/// `loafc bench fusion`
+#[derive(Args, Debug)]
+pub struct BenchFusion {
+    /// Loop nests of the programs.
+    #[arg(long, value_delimiter = ',', default_values_t = [1000, 10_000, 20_000, 40_000])]
+    pub nodes: Vec<usize>,
+    /// Runs of which the median counts.
+    #[arg(long, default_value_t = 5)]
+    pub runs: usize,
+}
+
+/// `loafc bench FILE`
+#[derive(Args, Debug)]
+pub struct BenchProgram {
     /// The program.
     #[command(flatten)]
     pub source: Source,

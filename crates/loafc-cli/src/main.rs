@@ -2,7 +2,8 @@
 //! it decides nothing about a program.
 
 mod args;
-mod bench;
+mod bench_fusion;
+mod bench_program;
 mod check;
 mod explain;
 mod failure;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Arguments, Command};
+use crate::args::{Arguments, BenchPart, Command};
 use crate::failure::{Failure, Outcome, fail};
 
 fn main() -> ExitCode {
@@ -29,7 +30,11 @@ fn main() -> ExitCode {
     let result = catch_unwind(AssertUnwindSafe(|| match &arguments.command {
         Command::Explain(command) => explain::explain(command),
         Command::Run(command) => run::run(command),
-        Command::Bench(command) => bench::bench(command),
+        Command::Bench(command) => match (&command.part, &command.program) {
+            (Some(BenchPart::Fusion(part)), _) => bench_fusion::bench(part),
+            (None, Some(program)) => bench_program::bench(program),
+            (None, None) => fail("name a program, or `fusion`: loafc bench FILE.loaf".to_owned()),
+        },
     }));
     let failure = match result {
         Ok(Ok(text)) => match print(&text) {

@@ -31,7 +31,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         if std::env::var_os("RECORDS").is_some() {
             for r in &on.records {
-                println!("   {:?} {:?} {} | {}: {}", r.round, r.method, on.name_of(r.first), on.name_of(r.second), r.reason);
+                println!(
+                    "   {:?} {:?} {} | {}: {}",
+                    r.round,
+                    r.method,
+                    on.name_of(r.first),
+                    on.name_of(r.second),
+                    r.reason
+                );
             }
         }
     }

@@ -142,7 +142,7 @@ pub type Site<'a> = (&'a Cluster, &'a Member, &'a Access);
 fn from_pieces(matched: &Matched, first_outer: usize, second_outer: usize) -> Alignment {
     let mut common: SmallVec<[(NewDigit, NewDigit); 6]> = SmallVec::new();
     let mut first_rest: SmallVec<[NewDigit; 6]> = SmallVec::new();
-    let mut second_rest: SmallVec<[((usize, usize, Size), NewDigit); 6]> = SmallVec::new();
+    let mut second_rest: SmallVec<[(Rank, NewDigit); 6]> = SmallVec::new();
     for piece in &matched.pieces {
         let part = |side: Option<(usize, Size)>, outer: usize| {
             side.filter(|s| s.0 < outer).map(|(from, weight)| NewDigit { from, weight, extent: piece.extent })
@@ -178,8 +178,11 @@ fn from_pieces(matched: &Matched, first_outer: usize, second_outer: usize) -> Al
     alignment
 }
 
-/// Ascending by digit, within a digit from the largest weight down.
-fn sort_by<T>(list: &mut [T], key: impl Fn(&T) -> (usize, usize, Size)) {
+/// Where a digit goes among others: class, digit, and weight within the digit.
+type Rank = (usize, usize, Size);
+
+/// Ascending by class and digit, within a digit from the largest weight down.
+fn sort_by<T>(list: &mut [T], key: impl Fn(&T) -> Rank) {
     list.sort_by(|a, b| {
         let (a, b) = (key(a), key(b));
         (a.0, a.1).cmp(&(b.0, b.1)).then_with(|| {

@@ -21,11 +21,11 @@ pub struct Member {
     /// Which digits, outer ones first, its reductions run over.
     pub reduced: SmallVec<[bool; 8]>,
     /// For each loop of the nest, its variable in terms of the digits.
-    pub loops: SmallVec<[Index; 4]>,
+    pub loops: Vec<Index>,
     /// Its accesses in terms of the digits.
-    pub accesses: SmallVec<[Access; 4]>,
+    pub accesses: Vec<Access>,
     /// Ranges that digits must lie in for the member to do anything: it was padded to a larger space.
-    pub guards: SmallVec<[Guard; 1]>,
+    pub guards: Vec<Guard>,
 }
 
 /// A range that an index must lie in: `0 <= index < extent`.
@@ -76,8 +76,8 @@ impl Cluster {
             inner: nest.loops[parallel..].iter().map(|l| l.extent).collect(),
             reduced: nest.loops.iter().map(|l| l.kind == LoopKind::Reduction).collect(),
             loops: (0..nest.loops.len()).map(|k| Index::of_loop(LoopVar(k as u16))).collect(),
-            accesses: accesses_of(nest, program).into(),
-            guards: SmallVec::new(),
+            accesses: accesses_of(nest, program),
+            guards: Vec::new(),
         };
         let work = nest.loops.iter().map(|l| l.extent.hint(&program.hints)).fold(1, i64::saturating_mul);
         let mut cluster = Cluster {
@@ -182,29 +182,25 @@ impl BufferUse {
     }
 }
 
-/// Merges two sorted lists; members of the second list are `moved` further back.
-fn merge_uses(first: Vec<BufferUse>, second: Vec<BufferUse>, moved: u16) -> Vec<BufferUse> {
-    let mut out = Vec::with_capacity(first.len() + second.len());
-    let mut first = first.into_iter().peekable();
+/// Merges a sorted list into another one; members of the second list are `moved` further back. Clusters mostly grow
+/// at their end, so that nearly all entries stay where they are.
+fn merge_uses(mut first: Vec<BufferUse>, second: Vec<BufferUse>, moved: u16) -> Vec<BufferUse> {
     for mut entry in second {
         for at in &mut entry.accesses {
             at.0 += moved;
         }
-        while first.peek().is_some_and(|f| f.buffer < entry.buffer) {
-            out.extend(first.next());
+        match first.binary_search_by_key(&entry.buffer, |u| u.buffer) {
+            Ok(k) => {
+                let joint = &mut first[k];
+                joint.steps += entry.steps;
+                joint.written |= entry.written;
+                joint.bytes += entry.bytes;
+                joint.accesses.extend(entry.accesses);
+            }
+            Err(k) => first.insert(k, entry),
         }
-        if first.peek().is_some_and(|f| f.buffer == entry.buffer) {
-            let mut joint = first.next().expect("peeked");
-            joint.steps += entry.steps;
-            joint.written |= entry.written;
-            joint.bytes += entry.bytes;
-            joint.accesses.extend(entry.accesses);
-            entry = joint;
-        }
-        out.push(entry);
     }
-    out.extend(first);
-    out
+    first
 }
 
 /// Another outer space for a cluster: every new digit is a part of one old digit.

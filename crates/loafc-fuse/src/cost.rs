@@ -146,11 +146,16 @@ pub fn evaluate(
     keeps_parallelism(facts, first, second, alignment)?;
     keeps_working_set(facts, first, &alignment.first)?;
     keeps_working_set(facts, second, &alignment.second)?;
+    let reorderings = alignment.reorderings();
+    if reorderings == 0 {
+        // What was contiguous in the old order is so in the same order.
+        return Ok(Score { saved, reorderings });
+    }
     let lost = uncoalesced(first, second, alignment).saturating_mul(UNCOALESCED_FACTOR);
     if lost >= saved {
         return Err(Reason::Uncoalesced { saved, lost });
     }
-    Ok(Score { saved: saved - lost, reorderings: alignment.reorderings() })
+    Ok(Score { saved: saved - lost, reorderings })
 }
 
 /// Whether fusing two clusters without outer loops would leave long work to one thread: a reduction can be cut

@@ -219,9 +219,9 @@ impl Memory for WithLocals<'_> {
     fn load(&self, buffer: BufferId, index: i64) -> Result<Scalar, InterpError> {
         let Some(array) = self.locals.arrays.get(&buffer) else { return self.memory.load(buffer, index) };
         let place = usize::try_from(index).ok().and_then(|k| array.get(k));
-        place.ok_or_else(|| outside("load", buffer, index, array.len()))?.ok_or_else(|| {
-            InterpError::Uninitialized { buffer, name: "local".to_owned(), index }
-        })
+        place
+            .ok_or_else(|| outside("load", buffer, index, array.len()))?
+            .ok_or_else(|| InterpError::Uninitialized { buffer, name: "local".to_owned(), index })
     }
 
     fn store(&mut self, buffer: BufferId, index: i64, value: Scalar) -> Result<(), InterpError> {

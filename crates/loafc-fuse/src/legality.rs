@@ -144,17 +144,24 @@ pub fn shared_buffers<'a>(
     first: &'a Cluster,
     second: &'a Cluster,
 ) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let swapped = first.buffers.len() > second.buffers.len();
+    let (few, many) = if swapped { (second, first) } else { (first, second) };
+    // Far apart in size, each of the few is looked up; otherwise both lists are walked through.
+    let look_up = many.buffers.len() > 8 * few.buffers.len();
     let (mut i, mut j) = (0, 0);
     std::iter::from_fn(move || {
-        while i < first.buffers.len() && j < second.buffers.len() {
-            match first.buffers[i].buffer.cmp(&second.buffers[j].buffer) {
-                std::cmp::Ordering::Less => i += 1,
-                std::cmp::Ordering::Greater => j += 1,
-                std::cmp::Ordering::Equal => {
-                    i += 1;
+        while i < few.buffers.len() && j < many.buffers.len() {
+            let wanted = few.buffers[i].buffer;
+            if look_up {
+                j += many.buffers[j..].partition_point(|u| u.buffer < wanted);
+            } else {
+                while j < many.buffers.len() && many.buffers[j].buffer < wanted {
                     j += 1;
-                    return Some((i - 1, j - 1));
                 }
+            }
+            i += 1;
+            if many.buffers.get(j).is_some_and(|u| u.buffer == wanted) {
+                return Some(if swapped { (j, i - 1) } else { (i - 1, j) });
             }
         }
         None

@@ -59,7 +59,7 @@ pub const NEIGHBOURS: usize = 4;
 
 /// Steps between two nests that only read the same buffer up to which they are a pair: bringing work forward from
 /// further away keeps its results in memory for longer than sharing a read is worth.
-pub const NEAR: u32 = 64;
+pub const NEAR: u32 = 32;
 
 /// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
 pub const MAX_PATH_SEARCH: usize = 1000;

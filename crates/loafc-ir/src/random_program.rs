@@ -51,7 +51,8 @@ pub fn random_inputs(graph: &Graph, random: &mut Random) -> Vec<GraphInput> {
         .map(|input| {
             let Input::Tensor(id) = input else { unreachable!("random programs have no sizes") };
             let ty = graph.tensor_type(*id).expect("a tensor");
-            let shape: Vec<usize> = ty.shape.iter().map(|e| e.as_const().expect("constant") as usize).collect();
+            let shape: Vec<usize> =
+                ty.shape.iter().map(|e| e.as_const().expect("constant") as usize).collect();
             let data = (0..shape.iter().product::<usize>())
                 .map(|_| {
                     let v = random.below(9) as i64 - 4;
@@ -134,16 +135,8 @@ struct Builder {
 
 /// Sizes that extents are drawn from: ones and zeros, primes, and numbers with many divisors.
 const EXTENTS: [i64; 12] = [1, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16];
-const DTYPES: [DType; 8] = [
-    DType::F32,
-    DType::F32,
-    DType::F32,
-    DType::F64,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::Bool,
-];
+const DTYPES: [DType; 8] =
+    [DType::F32, DType::F32, DType::F32, DType::F64, DType::BF16, DType::I64, DType::I32, DType::Bool];
 const MOST_ELEMENTS: i64 = 512;
 const MOST_MAGNITUDE: f64 = 1e4;
 
@@ -335,7 +328,12 @@ impl Builder {
             order.swap(k, self.random.below(k + 1));
         }
         let shape: Vec<i64> = order.iter().map(|d| x.shape[*d]).collect();
-        self.emit(&format!("aten.permute.default(%{}, {order:?})", x.name), x.dtype, shape.clone(), x.magnitude);
+        self.emit(
+            &format!("aten.permute.default(%{}, {order:?})", x.name),
+            x.dtype,
+            shape.clone(),
+            x.magnitude,
+        );
         if self.random.one_in(2) {
             let name = self.values.last().expect("just made").name.clone();
             let call = format!("aten.clone.default(%{name}, memory_format=\"contiguous_format\")");

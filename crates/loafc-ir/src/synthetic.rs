@@ -52,7 +52,7 @@ impl Text {
 }
 
 /// Nests of one block of [`transformer`].
-const NESTS_PER_BLOCK: usize = 20;
+const NESTS_PER_BLOCK: usize = 29;
 
 fn transformer(nests: usize) -> String {
     let mut t = Text { text: String::new(), fresh: 0 };

@@ -26,7 +26,10 @@ impl Transform for MixedReductions {
         }
         let mut refusal = Reason::NoCommonSpace;
         for (a, b) in access_pairs(first, second, 2) {
-            for (rows, columns, swap) in [(a, b, false), (b, a, true)] {
+            let mut ways = [(a, b, false), (b, a, true)];
+            // Rows that are contiguous within an outer iteration stream; columns would jump.
+            ways.sort_by_key(|(rows, ..)| !is_contiguous_inside(*rows));
+            for (rows, columns, swap) in ways {
                 match propose(facts, rows, columns, swap) {
                     Ok(found) => return Ok(found),
                     Err(reason) => refusal = more_telling(refusal, reason),
@@ -64,6 +67,11 @@ fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Propo
         return Err(Reason::BelowThreshold { saved });
     }
     Ok(Proposal { method: Method::MixedReductions, alignment, score: Score { saved, reorderings: 1 } })
+}
+
+fn is_contiguous_inside((cluster, _, access): Site) -> bool {
+    let strides = access.place.as_ref().map(|p| &p.strides[cluster.outer.len()..]);
+    strides.is_some_and(|inner| inner.iter().any(|s| s.is(1)))
 }
 
 /// Reductions alone, all over the same inner space: what is behind them would need a second kernel.

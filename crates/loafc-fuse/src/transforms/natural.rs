@@ -50,10 +50,7 @@ impl Transform for Natural {
 /// Whether both sides would leave loops to themselves although neither reduces over rows. They would run through
 /// the same elements one after the other, not together; a reordering may bring them together.
 fn splits_two_maps(first: &Cluster, second: &Cluster, alignment: &Alignment) -> bool {
-    alignment.first.demotes()
-        && alignment.second.demotes()
-        && !first.has_reduction
-        && !second.has_reduction
+    alignment.first.demotes() && alignment.second.demotes() && !first.has_reduction && !second.has_reduction
 }
 
 impl Transform for Rows {

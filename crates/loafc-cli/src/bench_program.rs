@@ -1,8 +1,8 @@
-//! `loafc bench`: how long a program takes, and how much of the memory's speed it reaches.
+//! `loafc bench FILE`: how long a program takes, and how much of the memory's speed it reaches.
 
 use std::time::{Duration, Instant};
 
-use crate::args::Bench;
+use crate::args::BenchProgram;
 use crate::failure::{Outcome, fail, told};
 use crate::inputs;
 use crate::load::load;
@@ -13,7 +13,7 @@ const WARM_UP: usize = 3;
 const FEWEST_RUNS: usize = 5;
 
 /// The text to print.
-pub fn bench(command: &Bench) -> Outcome<String> {
+pub fn bench(command: &BenchProgram) -> Outcome<String> {
     if !(command.seconds > 0.0 && command.seconds <= 3600.0) {
         return fail(format!("--seconds {}: expected more than 0, at most 3600", command.seconds));
     }
