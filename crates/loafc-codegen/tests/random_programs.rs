@@ -20,3 +20,11 @@ proptest! {
         support::check_with(&random_program(seed, calls), &[], &options, seed);
     }
 }
+
+/// A vectorised digit that is not the last one of partial results.
+#[test]
+fn lanes_of_partial_results_lie_apart() {
+    let seed = 9776992828743830389;
+    let options = FuseOptions { fusion_chaos_seed: Some(seed), ..FuseOptions::default() };
+    support::check_with(&random_program(seed, 8), &[], &options, seed);
+}

@@ -304,11 +304,6 @@ impl Emitter<'_, '_, '_> {
         self.ir.at(after);
         Ok(())
     }
-
-    /// Whether neighbouring lanes touch neighbouring elements.
-    pub(super) fn is_contiguous(place: &Place) -> bool {
-        matches!(&place.lanes, LanePlace::Stride(s) if *s == Size::ONE)
-    }
 }
 
 /// Whether lanes so far apart are better picked from whole vectors than gathered.

@@ -9,7 +9,7 @@ use loafc_ir::nest::{BinaryOp, BufferId, ReduceOp, ValueId};
 use smallvec::SmallVec;
 
 use super::convert::{Family, family};
-use super::emit::{EmitError, Emitter, Value};
+use super::emit::{EmitError, Emitter, LanePlace, Value};
 use super::ir::V;
 use crate::loop_tree::{Accumulator, AccumulatorId, Home};
 
@@ -150,7 +150,7 @@ impl Emitter<'_, '_, '_> {
             return Ok(self.get_parts(&of, &slots, &a));
         };
         let place = self.place(index);
-        if self.lanes.is_some() && !Self::is_contiguous(&place) {
+        if self.lanes.is_some() && matches!(place.lanes, LanePlace::Same) {
             return Err(format!("lanes share a state of accumulator {}", a.0));
         }
         Ok(memory.iter().map(|m| self.load_at(*m, &place, None).v).collect())

@@ -419,7 +419,8 @@ impl<'a> Builder<'a> {
         let kept = self.bytes_per_lane(phase);
         let kept = if narrow { kept.saturating_mul(self.limits.transposed_columns) } else { kept };
         let (mut size, smallest) = match kept {
-            0 if narrow => (self.limits.state_tile, self.limits.smallest_tile),
+            // What runs in order inside of a unit makes each tile long enough.
+            0 if narrow || !phase.serial.is_empty() => (self.limits.state_tile, self.limits.smallest_tile),
             0 => (self.limits.pointwise_tile, self.limits.pointwise_tile / 4),
             _ => {
                 // Long rows leave the cache whatever the tile; a cache line of them is then the least.
