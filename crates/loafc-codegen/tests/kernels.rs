@@ -391,3 +391,15 @@ fn ranges_are_cut_into_loops() {
     }
     check(text, &[]);
 }
+
+#[test]
+fn windows_with_a_stride_and_padding() {
+    check(
+        "graph @f(%x: f32[2, 3, 40, 70]) {
+           %y, %i = aten.max_pool2d_with_indices.default(%x, [3, 3], [2, 2], [1, 1])
+           %a = aten.avg_pool2d.default(%x, [2, 2], [2, 2])
+           return %y, %i, %a
+         }",
+        &[],
+    );
+}

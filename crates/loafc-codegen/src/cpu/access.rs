@@ -8,7 +8,7 @@ use loafc_ir::nest::{BinaryOp, BufferId, StoreMode, ValueId};
 use loafc_ir::size::Size;
 
 use super::emit::{EmitError, Emitter, LanePlace, Lanes, Place, Value};
-use super::ir::V;
+use super::ir::{T, V};
 
 impl Emitter<'_, '_, '_> {
     fn memory_dtype(&self, buffer: BufferId) -> DType {
@@ -78,19 +78,13 @@ impl Emitter<'_, '_, '_> {
             (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
                 let pointer = self.pointer(buffer, place);
                 let vector = self.ir.vector(ty, Some(lanes.count));
-                match self.access_mask(guard, lanes) {
-                    None => self.ir.load(vector, pointer, align),
-                    Some(mask) => {
-                        let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(vector));
-                        let types = [vector, self.ir.ptr()];
-                        self.ir.intrinsic("llvm.masked.load", &types, &[pointer, align, mask, nothing])
-                    }
-                }
+                self.load_vector(vector, pointer, align, self.access_mask(guard, lanes))
             }
             (Some(lanes), LanePlace::Stride(stride))
-                if guard.is_none() && lanes.mask.is_none() && is_short_stride(*stride) =>
+                if !guard_varies && lanes.mask.is_none() && is_short_stride(*stride) =>
             {
-                let loads = self.load_spread(buffer, place, stride.as_const().unwrap_or(1), lanes.count);
+                let distance = stride.as_const().unwrap_or(1);
+                let loads = self.load_spread(buffer, place, distance, lanes.count, guard);
                 return self.loaded(loads, dtype);
             }
             (Some(lanes), shape) if guard_varies || !matches!(shape, LanePlace::Same) => {
@@ -124,9 +118,23 @@ impl Emitter<'_, '_, '_> {
         self.loaded(raw, dtype)
     }
 
+    /// A vector from neighbouring elements, zero in lanes outside of the mask.
+    fn load_vector(&self, ty: T, pointer: V, align: u32, mask: Option<V>) -> V {
+        let Some(mask) = mask else { return self.ir.load(ty, pointer, align) };
+        let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(ty));
+        self.ir.intrinsic("llvm.masked.load", &[ty, self.ir.ptr()], &[pointer, align, mask, nothing])
+    }
+
     /// Lanes a short distance apart: whole vectors are loaded, and the lanes picked from them. The last vector
     /// ends with the last lane's element, so that nothing behind it is touched.
-    fn load_spread(&self, buffer: BufferId, place: &Place, stride: i64, count: u32) -> V {
+    fn load_spread(
+        &self,
+        buffer: BufferId,
+        place: &Place,
+        stride: i64,
+        count: u32,
+        guard: Option<Value>,
+    ) -> V {
         let dtype = self.memory_dtype(buffer);
         let ty = self.memory_type(dtype);
         let (lanes, distance) = (i64::from(count), stride.abs());
@@ -134,11 +142,12 @@ impl Emitter<'_, '_, '_> {
         // The lowest element: the last lane's where lanes go backwards.
         let base = if stride < 0 { (lanes - 1) * stride } else { 0 };
         let last_start = (lanes - 1) * distance + 1 - lanes;
+        let mask = guard.map(|g| self.ir.splat(g.v, count));
         let mut picked: Option<V> = None;
         for k in 0..distance {
             let start = (k * lanes).min(last_start);
             let at = self.ir.element(ty, first, self.ir.i64(base + start));
-            let vector = self.ir.load(self.ir.vector(ty, Some(count)), at, dtype.bytes() as u32);
+            let vector = self.load_vector(self.ir.vector(ty, Some(count)), at, dtype.bytes() as u32, mask);
             self.ir.in_scope(vector, self.scopes[buffer.0 as usize]);
             // Which element of this vector each lane takes; `None` for those of other vectors.
             let from = |lane: i64| {
@@ -146,9 +155,9 @@ impl Emitter<'_, '_, '_> {
                 (element / lanes == k).then_some((element - start) as u32)
             };
             let before = picked.unwrap_or(vector);
-            let mask: Vec<u32> =
+            let pick: Vec<u32> =
                 (0..lanes).map(|lane| from(lane).map_or(lane as u32, |element| count + element)).collect();
-            picked = Some(self.ir.shuffle(before, vector, &mask));
+            picked = Some(self.ir.shuffle(before, vector, &pick));
         }
         picked.unwrap_or(first)
     }
