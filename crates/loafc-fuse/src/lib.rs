@@ -56,7 +56,7 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
     let (kernels, mut log) = {
         let facts = Facts::new(&program, options);
         let graph = StepGraph::new(&program);
-        let start = starting_log(&facts);
+        let start = starting_log(&facts, &graph);
         let outcome = rounds::Scheduler::new(&facts, &graph, start).run();
         lay_out(&facts, outcome)
     };
@@ -76,7 +76,7 @@ fn check_buffers(program: &NestProgram) -> Result<(), FuseError> {
     Ok(())
 }
 
-fn starting_log(facts: &Facts) -> DecisionLog {
+fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
     let program = facts.program;
     let clusters = program
         .steps
@@ -109,6 +109,7 @@ fn starting_log(facts: &Facts) -> DecisionLog {
         clusters,
         extern_calls: program.steps.iter().filter(|s| matches!(s, Step::Extern(_))).count(),
         buffers: program.buffers.iter().map(|b| b.name.clone()).collect(),
+        edges: graph.edges(),
         ..DecisionLog::default()
     }
 }

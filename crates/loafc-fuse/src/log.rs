@@ -249,6 +249,8 @@ pub struct DecisionLog {
     pub extern_calls: usize,
     /// Names of buffers by number.
     pub buffers: Vec<Arc<str>>,
+    /// Which step must run before which.
+    pub edges: Vec<(u32, u32)>,
 }
 
 impl DecisionLog {
@@ -279,6 +281,19 @@ impl DecisionLog {
         steps
     }
 
+    /// For each step, the cluster that it was in when the regular rounds had first ended.
+    pub fn clusters_after_regular_rounds(&self) -> Vec<u32> {
+        let steps = self.clusters.iter().filter(|c| matches!(c, ClusterOrigin::Step { .. })).count();
+        let mut of_step: Vec<u32> = (0..steps as u32).collect();
+        for record in self.fusions().take_while(|r| r.round == Round::Regular) {
+            let Some(merged) = record.merged else { continue };
+            for step in self.steps_of(merged) {
+                of_step[step as usize] = merged;
+            }
+        }
+        of_step
+    }
+
     /// Name of a cluster for people: its first steps' names.
     pub fn name_of(&self, cluster: u32) -> String {
         let steps = self.steps_of(cluster);
@@ -291,6 +306,21 @@ impl DecisionLog {
         let more = steps.len().saturating_sub(3);
         let joined = name.join(" + ");
         if more > 0 { format!("{joined} + {more} more") } else { joined }
+    }
+
+    /// A reason with the names of buffers instead of their numbers.
+    pub fn explain(&self, reason: &Reason) -> String {
+        let text = reason.to_string();
+        let (Reason::OtherIteration { buffer }
+        | Reason::WeakDependency { buffer }
+        | Reason::OpaqueIndex { buffer }) = reason
+        else {
+            return text;
+        };
+        match self.buffers.get(*buffer as usize) {
+            Some(name) => text.replace(&format!("b{buffer}"), name),
+            None => text,
+        }
     }
 
     /// JSON text of the whole log.

@@ -74,6 +74,14 @@ impl StepGraph {
         graph
     }
 
+    /// All dependencies as pairs of steps, the earlier one first.
+    pub fn edges(&self) -> Vec<(u32, u32)> {
+        let from = |(k, before): (usize, &SmallVec<[StepId; 4]>)| {
+            before.iter().map(move |b| (b.0, k as u32)).collect::<SmallVec<[(u32, u32); 4]>>()
+        };
+        self.before.iter().enumerate().flat_map(from).collect()
+    }
+
     fn add(&mut self, earlier: StepId, later: StepId) {
         if earlier == later || self.before[later.0 as usize].contains(&earlier) {
             return;

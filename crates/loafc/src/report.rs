@@ -148,7 +148,7 @@ impl Report {
         let line = |record: &loafc_fuse::log::Record| {
             let round = format!("{:?}", record.round).to_lowercase();
             let (first, second) = (log.name_of(record.first), log.name_of(record.second));
-            format!("  {round:<7} {first} | {second}: {}\n", record.reason)
+            format!("  {round:<7} {first} | {second}: {}\n", log.explain(&record.reason))
         };
         let lines: String = log.records.iter().map(line).collect();
         if lines.is_empty() { "decisions: none to make\n".to_owned() } else { format!("decisions\n{lines}") }
