@@ -413,7 +413,7 @@ impl<'a> Builder<'a> {
         let others: i64 = phase
             .outer
             .iter()
-            .filter(|d| d.var != var)
+            .filter(|d| d.var != var && !phase.serial.contains(&d.var))
             .map(|d| d.extent.hint(hints).max(1))
             .fold(1, i64::saturating_mul);
         let kept = self.bytes_per_lane(phase);

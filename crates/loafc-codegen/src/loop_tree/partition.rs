@@ -100,7 +100,7 @@ fn must_run_in_order(group: &Group, var: LoopVar) -> bool {
         Op::Store { buffer, index, mode, .. } if !is_local(*buffer) => {
             let collides = *mode != StoreMode::Set || index.is_indirect();
             let told_apart = index.terms.iter().any(|t| t.0 == IndexAtom::Loop(var));
-            collides && matches!(mode, StoreMode::Set | StoreMode::Combine(_)) && !told_apart
+            collides && !told_apart
         }
         _ => false,
     })
