@@ -20,7 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from . import python_operators
-from ._torch_compat import guarded_to_be, symbol_hint, with_effects
+from ._torch_compat import guarded_to_be, returns_alias, symbol_hint, with_effects
 from .errors import ConvertError
 from .literals import (
     DTYPE_NAMES,
@@ -45,6 +45,9 @@ _SIZE_ASSERTIONS = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
+
+# Views whose extent the operator takes on trust while tracing; eager mode refuses those beyond the storage.
+_AS_STRIDED = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"})
 
 # They replace a tensor's storage, which a program over fixed memory can't express.
 _STORAGE_OPERATORS = frozenset(
@@ -222,6 +225,8 @@ class _Converter:
         op = self._target_name(target)
         if op in _SIZE_ASSERTIONS:
             return
+        if op in _AS_STRIDED:
+            _check_storage(node)
         if op in _STORAGE_OPERATORS:
             raise ConvertError(f"`{node.name}`: {op} replaces a tensor's storage")
         if isinstance(val, (int, float, bool)):
@@ -525,6 +530,34 @@ class _Converter:
 
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         return symbol_hint(self.shape_env, symbol)
+
+
+def _check_storage(node: Node) -> None:
+    """Refuses a view beyond the memory of the tensor that it is a view of, and leaves it to eager mode's own error.
+
+    A fake tensor's storage grows with such a view, so the memory is reckoned from the tensor that was computed. An
+    argument may lie in a larger storage: it isn't checked.
+    """
+    root = node.args[0]
+    while isinstance(root, Node) and root.op == "call_function" and returns_alias(root.target):
+        root = root.args[0]
+    if not isinstance(root, Node) or root.op != "call_function" or not isinstance(root.meta["val"], torch.Tensor):
+        return
+    first = 2 if "scatter" in str(node.target) else 1
+    size, stride, *rest = node.args[first:]
+    offset = rest[0] if rest and rest[0] is not None else 0
+    made = root.meta["val"]
+    numbers = [*size, *stride, offset, *made.shape, *made.stride()]
+    if not all(type(n) is int for n in numbers) or 0 in size:
+        return
+    held = _last_element(made.shape, made.stride())
+    last = offset + _last_element(size, stride)
+    if last > held:
+        raise ConvertError(f"`{node.name}` views element {last} of `{root.name}`, which ends at {held}")
+
+
+def _last_element(size: Sequence[int], stride: Sequence[int]) -> int:
+    return sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def _symbolic(val: Any) -> SymbolicValue:
