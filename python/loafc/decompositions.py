@@ -21,6 +21,9 @@ _KEPT = (
     aten.bmm,
     # Becomes `index_put`, which takes negative positions where eager mode refuses them.
     aten.index_add,
+    # Becomes the root of a variance rounded to f32, which may be below f32's range where the root is not.
+    aten.std,
+    aten.std_mean,
 )
 
 

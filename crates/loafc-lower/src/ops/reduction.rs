@@ -218,7 +218,11 @@ fn spread_over(
     if !dtype.is_float() {
         return Err(Refusal::Extern);
     }
-    let input = accumulated(cx, a, dtype);
+    let input = match wanted {
+        // The root of a variance below f32's range may lie within it: eager mode takes it in f64 too.
+        Spread::Deviation | Spread::DeviationAndMean if dtype == DType::F32 => cx.cast(a, DType::F64),
+        _ => accumulated(cx, a, dtype),
+    };
     let value = match wanted {
         Spread::Variance | Spread::VarianceAndMean => FinishValue::Variance(correction),
         Spread::Deviation | Spread::DeviationAndMean => FinishValue::Deviation(correction),
