@@ -9,9 +9,7 @@ use crate::alignment::Alignment;
 use crate::cluster::{Cluster, Respace};
 use crate::legality::{Placed, conflict, place, shared_buffers, within};
 use crate::log::Reason;
-use crate::options::{
-    CACHED_BYTES, FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS, MIN_OUTER, PARALLEL_WORK, SERIAL_WORK,
-};
+use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
 
 /// How much worse an element is that is touched alone than one that comes with its cache line. The lines of a
 /// tile stay in the first-level cache, so it is less than the line's length.
@@ -160,8 +158,8 @@ pub fn evaluate(
 
 /// Whether fusing two clusters without outer loops would leave long work to one thread: a reduction can be cut
 /// into parts for all of them, but what waits for its result can't run beside it.
-pub fn serializes(first: &Cluster, second: &Cluster) -> bool {
-    first.work.min(second.work) > SERIAL_WORK && has_barrier(first, second)
+pub fn serializes(facts: &Facts, first: &Cluster, second: &Cluster) -> bool {
+    first.work.min(second.work) > facts.options.limits.serial_work && has_barrier(first, second)
 }
 
 fn iterations(facts: &Facts, extents: impl Iterator<Item = Size>) -> i64 {
@@ -178,7 +176,7 @@ fn keeps_parallelism(
     let before = [first, second].map(|c| iterations(facts, c.outer.iter().copied()));
     let work = first.work.saturating_add(second.work);
     let fewer = outer < before[0].max(before[1]);
-    if fewer && outer < MIN_OUTER && work >= PARALLEL_WORK {
+    if fewer && outer < facts.options.limits.min_outer && work >= facts.options.limits.parallel_work {
         return Err(Reason::TooLittleParallelism { outer });
     }
     Ok(())
@@ -195,7 +193,7 @@ fn keeps_working_set(facts: &Facts, cluster: &Cluster, with: &Respace) -> Result
             let (member, access) = cluster.access(*at);
             let Some(placed) = place(cluster, member, access, with) else { continue };
             let bytes = footprint(facts, &placed, access.item);
-            if bytes > CACHED_BYTES {
+            if bytes > facts.options.limits.cached_bytes {
                 return Err(Reason::WorkingSetTooLarge { bytes });
             }
         }
@@ -376,7 +374,7 @@ fn coincide(facts: &Facts, a: &Option<Placed>, b: &Option<Placed>, item: i64, ba
         return false;
     }
     let one_pass = !barrier && a.offset == b.offset && *a.strides == *b.strides && *a.inner == *b.inner;
-    one_pass || footprint(facts, a, item).max(footprint(facts, b, item)) <= CACHED_BYTES
+    one_pass || footprint(facts, a, item).max(footprint(facts, b, item)) <= facts.options.limits.cached_bytes
 }
 
 /// Bytes of accesses that were contiguous along one of the two digits that a kernel can tile, and are no more.

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use crate::access::{Access, AccessKind, Embedding, PerDigit, embed};
 use crate::cluster::{Cluster, Member, NewDigit};
 use crate::cost::Facts;
-use crate::options::CACHED_BYTES;
 use crate::schedule::{Group, GroupBuffer, Member as GroupMember, Place, Stage};
 
 /// Lays a cluster out as a group.
@@ -295,7 +294,7 @@ fn local_array(facts: &Facts, cluster: &Cluster, buffer: BufferId, steps: u32) -
     };
     let own = array.embed(&array.strides, &array.inner, array.offset)?;
     let bytes = own.len.hint(&facts.program.hints).saturating_mul(access.item);
-    if bytes > CACHED_BYTES {
+    if bytes > facts.options.limits.cached_bytes {
         return None;
     }
     for at in &entry.accesses {

@@ -94,6 +94,12 @@ pub fn within(inner: &Placed, outer: &Placed) -> bool {
         || embed(inner.inner_terms(), outer.inner_terms(), inner.offset - outer.offset).is_some()
 }
 
+/// Whether an access writes partial results: those of a reduction over outer digits, which are complete only when
+/// the kernel ends.
+fn is_partial(member: &Member, access: &Access, with: &Respace) -> bool {
+    access.kind.writes() && with.digits[..with.outer].iter().any(|d| member.reduced[d.from])
+}
+
 /// Looks for a conflict between two clusters under an alignment.
 pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Option<Conflict> {
     for (mine, theirs) in shared_buffers(first, second) {
@@ -107,6 +113,11 @@ pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Opt
                 let (b_member, b_access) = second.access(*b);
                 if !a_access.kind.writes() && !b_access.kind.writes() {
                     continue;
+                }
+                if is_partial(a_member, a_access, &alignment.first)
+                    || is_partial(b_member, b_access, &alignment.second)
+                {
+                    return Some(Conflict::Memory(a_use.buffer));
                 }
                 let placed = (
                     place(first, a_member, a_access, &alignment.first),

@@ -15,6 +15,54 @@ pub struct FuseOptions {
     pub stop_after_fusion: Option<usize>,
     /// Take candidates in random order from this seed: results must stay right whatever is fused first.
     pub fusion_chaos_seed: Option<u64>,
+    /// What counts as much work, little memory and so on.
+    pub limits: Limits,
+}
+
+/// Sizes at which the scheduler's mind changes. They are the same on every machine, so that a program has one
+/// schedule; tests make them small, so that small programs meet every case.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a buffer that one outer iteration may touch for a later stage to find them in the cache again: the
+    /// second-level cache of current server cores holds 1 to 2 MiB.
+    pub cached_bytes: i64,
+    /// Element-iterations up to which one thread is as fast as several; such work may lose its outer loops.
+    pub serial_work: i64,
+    /// Element-iterations from which a kernel must keep `min_outer` outer iterations for the threads.
+    pub parallel_work: i64,
+    /// See `parallel_work`.
+    pub min_outer: i64,
+    /// Bytes that mixed reduction orders must save to be worth a second, combining phase.
+    pub mixed_min_saved: i64,
+    /// Parts into which an outer space is cut for partial results.
+    pub partial_chunks: i64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            cached_bytes: 1 << 20,
+            serial_work: 32 << 10,
+            parallel_work: 1 << 20,
+            min_outer: 16,
+            mixed_min_saved: 64 << 10,
+            partial_chunks: 16,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits that programs of a few hundred elements reach.
+    pub const fn tiny() -> Limits {
+        Limits {
+            cached_bytes: 256,
+            serial_work: 16,
+            parallel_work: 1 << 20,
+            min_outer: 2,
+            mixed_min_saved: 1,
+            partial_chunks: 0,
+        }
+    }
 }
 
 impl Default for FuseOptions {
@@ -26,6 +74,7 @@ impl Default for FuseOptions {
             score_fusion_memory_threshold: 10,
             stop_after_fusion: None,
             fusion_chaos_seed: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -34,21 +83,8 @@ impl Default for FuseOptions {
 /// prefetcher and the TLB.
 pub const MAX_KERNEL_BUFFERS: usize = 64;
 
-/// Bytes of a buffer that one outer iteration may touch for a later stage to find them in the cache again:
-/// the second-level cache of current server cores holds 1 to 2 MiB.
-pub const CACHED_BYTES: i64 = 1 << 20;
-
 /// Columns that one outer iteration drags along when its rows are not contiguous: a cache line's worth.
 pub const LINE_BYTES: i64 = 64;
-
-/// Element-iterations up to which one thread is as fast as several; such work may lose its outer loops.
-pub const SERIAL_WORK: i64 = 32 << 10;
-
-/// Element-iterations from which a kernel must keep [`MIN_OUTER`] outer iterations for the threads.
-pub const PARALLEL_WORK: i64 = 1 << 20;
-
-/// See [`PARALLEL_WORK`].
-pub const MIN_OUTER: i64 = 16;
 
 /// Readers of a buffer, nearest first, that its writer is paired with.
 pub const READERS: usize = 16;
@@ -63,10 +99,3 @@ pub const NEAR: u32 = 32;
 
 /// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
 pub const MAX_PATH_SEARCH: usize = 1000;
-
-/// Bytes that mixed reduction orders must save to be worth a second, combining phase.
-pub const MIXED_MIN_SAVED: i64 = 64 << 10;
-
-/// Parts into which an outer space is cut for partial results. Fixed, so that results do not depend on the
-/// number of threads.
-pub const PARTIAL_CHUNKS: i64 = 16;

@@ -5,6 +5,7 @@
 
 use loafc_fuse::interpret::run_schedule;
 use loafc_fuse::log::{DecisionLog, Round};
+use loafc_fuse::options::Limits;
 use loafc_fuse::{FuseOptions, Fused, fuse};
 use loafc_ir::interp::nest::{ProgramInputs, reference_extern, run_program};
 use loafc_ir::nest::NestProgram;
@@ -40,9 +41,12 @@ fn check_text(text: &str, random: &mut Random) -> Result<(), String> {
     let nests = run_program(&program, &given, &mut reference_extern).map_err(|e| format!("nests: {e}"))?;
     same_values(&oracle, &nests).map_err(|e| format!("graph and nests differ: {e}"))?;
 
-    let off = fused(&program, &FuseOptions { loop_ordering_after_fusion: false, ..Default::default() });
-    let on = fused(&program, &FuseOptions::default());
-    let again = fused(&program, &FuseOptions::default());
+    // Small programs meet what only large ones would with the limits that users have.
+    let limits = if random.one_in(2) { Limits::tiny() } else { Limits::default() };
+    let options = FuseOptions { limits, ..FuseOptions::default() };
+    let off = fused(&program, &FuseOptions { loop_ordering_after_fusion: false, ..options.clone() });
+    let on = fused(&program, &options);
+    let again = fused(&program, &options);
     if on.log.to_json() != again.log.to_json() {
         return Err("two runs of the scheduler decided differently".to_owned());
     }
@@ -61,7 +65,7 @@ fn check_text(text: &str, random: &mut Random) -> Result<(), String> {
     if on.log.records.iter().any(|r| !r.reason.is_fused() && r.merged.is_some()) {
         return Err("a refused pair was merged".to_owned());
     }
-    let chaos = FuseOptions { fusion_chaos_seed: Some(random.bits()), ..Default::default() };
+    let chaos = FuseOptions { fusion_chaos_seed: Some(random.bits()), ..options };
     for (name, schedule) in [("off", off), ("on", on), ("chaos", fused(&program, &chaos))] {
         let groups = run_schedule(&schedule.schedule, &given, &mut reference_extern)
             .map_err(|e| format!("groups ({name}): {e}"))?;

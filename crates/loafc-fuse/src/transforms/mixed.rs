@@ -10,7 +10,6 @@ use crate::cluster::{Cluster, NewDigit, Respace};
 use crate::cost::{Facts, Score, evaluate};
 use crate::legality::shared_buffers;
 use crate::log::{Method, Reason};
-use crate::options::{CACHED_BYTES, MIXED_MIN_SAVED, PARTIAL_CHUNKS};
 
 /// See the module.
 pub struct MixedReductions;
@@ -57,13 +56,13 @@ fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Propo
         if swap { (alignment.swapped(), (moved, kept)) } else { (alignment, (kept, moved)) };
     let score = evaluate(facts, pair.0, pair.1, &alignment)?;
     let partial = partial_bytes(facts, moved);
-    if partial > CACHED_BYTES {
+    if partial > facts.options.limits.cached_bytes {
         return Err(Reason::WorkingSetTooLarge { bytes: partial });
     }
     // Each part is written once and read once by the combining phase.
-    let cost = partial.saturating_mul(2 * PARTIAL_CHUNKS);
+    let cost = partial.saturating_mul(2 * facts.options.limits.partial_chunks);
     let saved = score.saved - cost;
-    if saved < MIXED_MIN_SAVED {
+    if saved < facts.options.limits.mixed_min_saved {
         return Err(Reason::BelowThreshold { saved });
     }
     Ok(Proposal { method: Method::MixedReductions, alignment, score: Score { saved, reorderings: 1 } })

@@ -23,7 +23,7 @@ impl Transform for Natural {
         let mut refusal = Reason::NoCommonSpace;
         if alignment.first.outer == 0 {
             // Nothing is lost where neither had outer loops.
-            if alignment.first.demotes() || alignment.second.demotes() || serializes(first, second) {
+            if alignment.first.demotes() || alignment.second.demotes() || serializes(facts, first, second) {
                 return Err(refusal);
             }
             let score = evaluate(facts, first, second, &alignment)?;

@@ -7,7 +7,6 @@ use crate::cluster::{Cluster, Respace};
 use crate::cost::{Facts, evaluate};
 use crate::legality::shared_buffers;
 use crate::log::{Method, Reason};
-use crate::options::SERIAL_WORK;
 
 /// See the module.
 pub struct Serial;
@@ -23,7 +22,7 @@ impl Transform for Serial {
         if !feeds {
             return Err(Reason::NoCommonSpace);
         }
-        if first.work.saturating_add(second.work) > SERIAL_WORK {
+        if first.work.saturating_add(second.work) > facts.options.limits.serial_work {
             return Err(Reason::TooLittleParallelism { outer: 1 });
         }
         let all_inner = |cluster: &Cluster| {
