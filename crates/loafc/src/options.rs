@@ -244,6 +244,7 @@ impl Options {
             score_fusion_memory_threshold: self.score_fusion_memory_threshold,
             stop_after_fusion: self.stop_after_fusion,
             fusion_chaos_seed: self.fusion_chaos_seed,
+            limits: loafc_fuse::options::Limits::default(),
         }
     }
 
