@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
@@ -67,16 +68,18 @@ def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = N
     """The backend with these options; ``observe`` is told of each graph that is compiled."""
     parsed = parse_options(options)
 
-    def compiler(kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
-        def compile_kind(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_graph(gm, kind, parsed, observe)
+    def compile_kind(gm: GraphModule, _example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
+        return compile_graph(gm, kind, parsed, observe)
 
-        return compile_kind
+    return backend_of(compile_kind)
 
+
+def backend_of(compile_kind: Callable[[GraphModule, Sequence[Any], str], Callable[..., Any]]) -> Callable[..., Any]:
+    """AOTAutograd as loafc runs it, in front of any compiler of a functional ATen graph of some kind."""
     return aot_backend(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
+        fw_compiler=partial(compile_kind, kind="forward"),
+        bw_compiler=partial(compile_kind, kind="backward"),
+        inference_compiler=partial(compile_kind, kind="inference"),
         partition_fn=min_cut_partition(),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,

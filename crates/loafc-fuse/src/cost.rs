@@ -107,6 +107,23 @@ pub fn within_limits(facts: &Facts, first: &Cluster, second: &Cluster) -> Result
     Ok(())
 }
 
+/// A bound of what a fusion could save: all traffic of what both clusters touch. Refuses pairs for which even that is
+/// too little.
+pub fn most_saved(facts: &Facts, first: &Cluster, second: &Cluster) -> Result<i64, Reason> {
+    let most: i64 = shared_buffers(first, second)
+        .map(|(mine, theirs)| {
+            let (a, b) = (&first.buffers[mine], &second.buffers[theirs]);
+            // What both only read is still read once.
+            if a.written || b.written { a.bytes + b.bytes } else { a.bytes.min(b.bytes) }
+        })
+        .sum();
+    match most {
+        0 => Err(Reason::NothingShared),
+        _ if most < threshold(facts) => Err(Reason::BelowThreshold { saved: most }),
+        _ => Ok(most),
+    }
+}
+
 fn external_buffers(facts: &Facts, first: &Cluster, second: &Cluster) -> usize {
     let mine = first.buffers.iter().filter(|u| {
         let theirs = second.buffer_use(u.buffer).map_or(0, |s| s.steps);

@@ -91,11 +91,11 @@ pub const READERS: usize = 16;
 
 /// Other readers of a buffer, on either side, that a reader is paired with. A weight that a thousand groups read
 /// would otherwise make half a million pairs.
-pub const NEIGHBOURS: usize = 4;
+pub const NEIGHBOURS: usize = 2;
 
 /// Steps between two nests that only read the same buffer up to which they are a pair: bringing work forward from
 /// further away keeps its results in memory for longer than sharing a read is worth.
 pub const NEAR: u32 = 32;
 
 /// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
-pub const MAX_PATH_SEARCH: usize = 1000;
+pub const MAX_PATH_SEARCH: usize = 128;

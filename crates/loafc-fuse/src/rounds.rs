@@ -11,24 +11,27 @@ use loafc_ir::nest::{Step, StepId};
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{Facts, changed_traffic, cluster_bytes, set_nest_traffic, within_limits};
+use crate::cost::{Facts, changed_traffic, cluster_bytes, most_saved, set_nest_traffic, within_limits};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
 
-/// A fusion waiting for its turn. The largest is taken first: most bytes saved, then closest in program order,
-/// then smallest numbers.
+/// A pair waiting for its turn. The largest is taken first: most bytes saved, then closest in program order, then
+/// smallest numbers.
+///
+/// Most pairs lose one side to another fusion before their turn. So a pair waits with a bound of what it could save,
+/// and its score is computed when the bound comes up; if the score is less, it waits again. Fusions are made in the
+/// order of their scores all the same.
 #[derive(PartialEq, Eq)]
 struct Candidate {
     priority: u64,
     distance: Reverse<u32>,
     first: Reverse<ClusterId>,
     second: Reverse<ClusterId>,
-    natural_score: i64,
-    /// Boxed because the queue moves candidates around.
-    proposal: Box<Proposal>,
+    /// `None` as long as the priority is a bound. Boxed because the queue moves candidates around.
+    proposal: Option<Box<Proposal>>,
 }
 
 impl Candidate {
@@ -53,6 +56,8 @@ enum Seen {
     Done,
     /// Its natural alignment was refused; the final round may know another way.
     Refused(Reason),
+    /// The same, and the final round has it.
+    InFinalRound(Reason),
 }
 
 /// Everything that a run changes.
@@ -225,54 +230,104 @@ impl<'a> Scheduler<'a> {
         let seen = self.seen.get(&(first, second));
         match (round, seen) {
             (Round::Regular, Some(_)) => return,
-            // Waits in the regular queue, was refused there for its place in the program, or had its turn.
-            (Round::Final, Some(Seen::Done)) => return,
+            // Waits in a queue, was refused for its place in the program, or had its turn.
+            (Round::Final, Some(Seen::Done | Seen::InFinalRound(_))) => return,
             _ => {}
         }
         let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return };
         let distance = x.first_step().0.abs_diff(y.first_step().0);
-        let found = match (round, seen) {
-            (Round::Final, Some(Seen::Refused(reason))) => match reason {
-                Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. } => return,
-                natural => self.best_transform(x, y, natural.clone()),
-            },
-            _ => within_limits(self.facts, x, y).and_then(|()| Natural.propose(self.facts, x, y)),
+        let natural_refusal = match (round, seen) {
+            (Round::Final, Some(Seen::Refused(reason))) => Some(reason.clone()),
+            _ => None,
         };
-        let outcome = match (&found, round) {
-            (Err(reason), Round::Regular) => Seen::Refused(reason.clone()),
-            _ => Seen::Done,
+        let limits = match &natural_refusal {
+            Some(Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. }) => return,
+            Some(_) => Ok(()),
+            None => within_limits(self.facts, x, y),
         };
-        self.seen.insert((first, second), outcome);
-        match found {
-            Ok(proposal) => {
-                let priority = self.priority(proposal.score.saved);
-                let natural_score = if round == Round::Regular { proposal.score.saved } else { 0 };
-                let queue = match round {
-                    Round::Regular => &mut self.regular,
-                    Round::Final => &mut self.final_round,
-                };
-                queue.push(Candidate {
-                    priority,
+        let bound = limits.and_then(|()| most_saved(self.facts, x, y));
+        match bound {
+            Ok(bound) => {
+                self.seen.insert((first, second), natural_refusal.map_or(Seen::Done, Seen::InFinalRound));
+                let candidate = Candidate {
+                    priority: self.priority(bound),
                     distance: Reverse(distance),
                     first: Reverse(first),
                     second: Reverse(second),
-                    natural_score,
-                    proposal: Box::new(proposal),
-                });
+                    proposal: None,
+                };
+                self.queue(round).push(candidate);
             }
             Err(reason) => {
-                let method = if round == Round::Regular { Method::Natural } else { Method::Reorder };
-                self.log.records.push(Record {
-                    round,
-                    method,
-                    first: first.0,
-                    second: second.0,
-                    merged: None,
-                    natural_score: 0,
-                    score: 0,
-                    reorderings: 0,
-                    reason,
-                });
+                self.seen.insert((first, second), Seen::Refused(reason.clone()));
+                self.record_refusal(round, first, second, reason);
+            }
+        }
+    }
+
+    fn queue(&mut self, round: Round) -> &mut BinaryHeap<Candidate> {
+        match round {
+            Round::Regular => &mut self.regular,
+            Round::Final => &mut self.final_round,
+        }
+    }
+
+    fn record_refusal(&mut self, round: Round, first: ClusterId, second: ClusterId, reason: Reason) {
+        let method = if round == Round::Regular { Method::Natural } else { Method::Reorder };
+        self.log.records.push(Record {
+            round,
+            method,
+            first: first.0,
+            second: second.0,
+            merged: None,
+            natural_score: 0,
+            score: 0,
+            reorderings: 0,
+            reason,
+        });
+    }
+
+    /// Computes the score of a candidate that has waited with a bound. It comes back if nothing that waits could be
+    /// worth more; otherwise it waits again, or is refused.
+    fn score(&mut self, mut candidate: Candidate, round: Round) -> Option<Candidate> {
+        if candidate.proposal.is_some() {
+            return Some(candidate);
+        }
+        let (Reverse(first), Reverse(second)) = (candidate.first, candidate.second);
+        let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return Some(candidate) };
+        let found = match round {
+            Round::Regular => Natural.propose(self.facts, x, y),
+            Round::Final => {
+                let natural = match self.seen.get(&(first, second)) {
+                    Some(Seen::InFinalRound(reason)) => reason.clone(),
+                    _ => Reason::NoCommonSpace,
+                };
+                self.best_transform(x, y, natural)
+            }
+        };
+        match found {
+            Ok(proposal) => {
+                let saved = proposal.score.saved;
+                candidate.proposal = Some(Box::new(proposal));
+                if self.chaos.is_none() {
+                    candidate.priority = saved.max(0) as u64;
+                }
+                let queue = self.queue(round);
+                if queue.peek().is_some_and(|next| *next > candidate) {
+                    queue.push(candidate);
+                    return None;
+                }
+                Some(candidate)
+            }
+            Err(reason) => {
+                if round == Round::Regular {
+                    self.seen.insert((first, second), Seen::Refused(reason.clone()));
+                }
+                self.record_refusal(round, first, second, reason);
+                if round == Round::Regular && self.in_final_round {
+                    self.consider(first, second, Round::Final);
+                }
+                None
             }
         }
     }
@@ -304,16 +359,20 @@ impl<'a> Scheduler<'a> {
 
     /// Fuses a candidate if it still can be; whether it was.
     fn take(&mut self, candidate: Candidate, round: Round) -> bool {
+        let Some(candidate) = self.score(candidate, round) else { return false };
         let (Reverse(first), Reverse(second)) = (candidate.first, candidate.second);
+        // What nobody has scored yet was not looked at.
+        let Some(proposal) = candidate.proposal else { return false };
+        let score = proposal.score;
         let mut record = Record {
             round,
-            method: candidate.proposal.method,
+            method: proposal.method,
             first: first.0,
             second: second.0,
             merged: None,
-            natural_score: candidate.natural_score,
-            score: candidate.proposal.score.saved,
-            reorderings: candidate.proposal.score.reorderings,
+            natural_score: if round == Round::Regular { score.saved } else { 0 },
+            score: score.saved,
+            reorderings: score.reorderings,
             reason: Reason::Superseded,
         };
         if self.live(first).is_none() || self.live(second).is_none() {
@@ -342,9 +401,9 @@ impl<'a> Scheduler<'a> {
         };
         let mut x = take(&mut self.clusters, first);
         let mut y = take(&mut self.clusters, second);
-        let traffic = changed_traffic(self.facts, &x, &y, &candidate.proposal.alignment);
-        x.respace(&candidate.proposal.alignment.first);
-        y.respace(&candidate.proposal.alignment.second);
+        let traffic = changed_traffic(self.facts, &x, &y, &proposal.alignment);
+        x.respace(&proposal.alignment.first);
+        y.respace(&proposal.alignment.second);
         let mut union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
         for changed in traffic {
             union.set_bytes(changed.buffer, changed.after);
