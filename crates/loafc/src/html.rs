@@ -209,8 +209,8 @@ fn color(hue: Option<usize>) -> String {
 
 fn rect(svg: &mut String, at: (usize, usize), hue: Option<usize>, text: &str, hint: &str) {
     let (x, y) = (COLUMNS[at.0], at.1 * ROW);
-    let shown: String = if text.chars().count() > 36 {
-        text.chars().take(35).chain(['…']).collect()
+    let shown: String = if text.chars().count() > 32 {
+        text.chars().take(31).chain(['…']).collect()
     } else {
         text.to_owned()
     };
