@@ -166,3 +166,37 @@ fn a_changed_input_is_shown_and_checked() {
     assert!(text.contains("out0: none"), "{text}");
     assert!(text.contains("x: f32[4] = ["), "{text}");
 }
+
+/// The report as JSON, without the seconds that phases took.
+fn decisions_in_a_process(file: &str, threads: usize) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_loafc"))
+        .args(["explain", file, "--json"])
+        .env("RAYON_NUM_THREADS", threads.to_string())
+        .env("LOAFC_COMPILE_THREADS", threads.to_string())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (decided, _) = text.split_once("\"compile_seconds\"").expect("the seconds come last");
+    decided.to_owned()
+}
+
+#[test]
+fn twenty_processes_with_different_thread_counts_decide_the_same() {
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fusion/total_and_both_layouts.loaf");
+    let file = program.to_str().unwrap();
+    let first = decisions_in_a_process(file, 1);
+    assert!(first.contains("\"fused\""));
+    for process in 1..20 {
+        assert_eq!(decisions_in_a_process(file, 1 + process % 4), first, "process {process}");
+    }
+}
+
+#[test]
+fn the_scheduler_can_be_measured_on_synthetic_programs() {
+    let text = succeeds(&["bench", "fusion", "--nodes", "60,120", "--runs", "1"], "");
+    assert_eq!(text.matches("transformer").count(), 2, "{text}");
+    assert!(text.contains("per doubling"), "{text}");
+    let output = loafc(&["bench", "fusion", "--nodes", "0"], b"");
+    assert_eq!(output.status.code(), Some(1));
+}
