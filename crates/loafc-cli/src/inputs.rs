@@ -91,10 +91,8 @@ fn sizes(graph: &Graph, arguments: &Inputs, files: &BTreeMap<String, Tensor>) ->
     for (name, ty) in tensor_inputs(graph) {
         let Some(tensor) = files.get(name) else { continue };
         for (size, extent) in ty.shape.iter().zip(tensor.shape()) {
-            if let [symbol] = &size.symbols()[..]
-                && *size == Size::symbol(symbol)
-            {
-                values.0.entry(symbol.clone()).or_insert(*extent);
+            if let Some(symbol) = size.as_symbol() {
+                values.0.entry(symbol).or_insert(*extent);
             }
         }
     }

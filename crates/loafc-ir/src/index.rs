@@ -8,7 +8,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use crate::nest::ValueId;
-use crate::size::{Divisor, Size};
+use crate::size::{Divisor, Size, floor_div, floor_mod};
 
 /// A loop of the nest that an index stands in: position in [`crate::nest::LoopNest::loops`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,12 +35,6 @@ pub struct Index {
     pub offset: Size,
     /// Atoms with their strides.
     pub terms: SmallVec<[(IndexAtom, Size); 4]>,
-}
-
-impl Default for Size {
-    fn default() -> Self {
-        Size::ZERO
-    }
 }
 
 impl Index {
@@ -116,7 +110,7 @@ impl Index {
         }
         // floor((q·d + r) / d) = q + floor(r / d) holds for every r.
         if let (Some(d), Some(rest)) = (divisor.as_const(), rest.as_constant().and_then(Size::as_const)) {
-            return quotient.shifted(Size::from(crate::size::floor_div(rest, d)));
+            return quotient.shifted(Size::from(floor_div(rest, d)));
         }
         let rest = rest.reduce_by_common_factor(divisor);
         quotient.plus(&Index::of_atom(IndexAtom::FloorDiv(Box::new(rest.0), rest.1)))
@@ -129,7 +123,7 @@ impl Index {
             return rest;
         }
         if let (Some(d), Some(rest)) = (divisor.as_const(), rest.as_constant().and_then(Size::as_const)) {
-            return Index::constant(Size::from(rest - crate::size::floor_div(rest, d) * d));
+            return Index::constant(Size::from(floor_mod(rest, d)));
         }
         Index::of_atom(IndexAtom::Mod(Box::new(rest), divisor))
     }
@@ -145,9 +139,8 @@ impl Index {
         }
         match (self.offset.as_const(), divisor.as_const()) {
             (Some(o), Some(d)) => {
-                let whole = crate::size::floor_div(o, d);
-                q.offset = Size::from(whole);
-                r.offset = Size::from(o - whole * d);
+                q.offset = Size::from(floor_div(o, d));
+                r.offset = Size::from(floor_mod(o, d));
             }
             _ => match self.offset.div_exact(divisor) {
                 Some(whole) => q.offset = whole,
@@ -173,12 +166,13 @@ impl Index {
         if g <= 1 {
             return (self.clone(), divisor);
         }
+        let part = |size: Size| size.div_exact(Size::from(g)).expect("the common factor divides it");
         let reduced = Index {
             // The offset may be rounded down: floor(floor(x / g) / d) = floor(x / (g·d)).
-            offset: Size::from(crate::size::floor_div(offset, g)),
-            terms: self.terms.iter().map(|(a, s)| (a.clone(), s.div_exact(Size::from(g)).unwrap())).collect(),
+            offset: Size::from(floor_div(offset, g)),
+            terms: self.terms.iter().map(|(a, s)| (a.clone(), part(*s))).collect(),
         };
-        (reduced, divisor.div_exact(Size::from(g)).unwrap())
+        (reduced, part(divisor))
     }
 
     /// Whether the value provably lies in `0..bound`.
@@ -263,7 +257,7 @@ impl Index {
         }
     }
 
-    /// Puts an index in place of each loop variable and a number in place of each value; floor divisions and
+    /// Puts an index in place of each loop variable and another value in place of each value; floor divisions and
     /// modulos are taken apart again where the new `extents` allow.
     pub fn substitute(
         &self,
@@ -297,12 +291,9 @@ impl Index {
                 IndexAtom::Loop(v) => loops(*v),
                 IndexAtom::Value(v) => values(*v),
                 IndexAtom::FloorDiv(i, d) => {
-                    crate::size::floor_div(i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?)
+                    floor_div(i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?)
                 }
-                IndexAtom::Mod(i, d) => {
-                    let (x, d) = (i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?);
-                    x - crate::size::floor_div(x, d) * d
-                }
+                IndexAtom::Mod(i, d) => floor_mod(i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?),
             };
             sum = sum.wrapping_add(stride.eval(sizes)?.wrapping_mul(factor));
         }
@@ -332,8 +323,8 @@ fn nonzero(d: i64) -> Option<i64> {
     (d != 0).then_some(d)
 }
 
-/// Whether a size is at least 1 for all positive values of its symbols: every coefficient is positive, or the
-/// constant outweighs nothing. Symbols stand for extents; an extent of zero runs no iteration at all.
+/// Whether a size is at least 1 for all positive values of its symbols: no product of symbols is subtracted, and
+/// the products outweigh a negative constant. Symbols stand for extents; an extent of zero runs no iteration at all.
 pub fn provably_positive(size: Size) -> bool {
     match size.as_const() {
         Some(c) => c > 0,
@@ -427,8 +418,8 @@ mod tests {
                 for b in 0..e1 {
                     let at = |i: &Index| i.eval(&|v| [a, b][v.0 as usize], &|_| 0, &sizes).unwrap();
                     let x = offset + s0 * a + s1 * b;
-                    prop_assert_eq!(at(&q), crate::size::floor_div(x, d));
-                    prop_assert_eq!(at(&r), x - crate::size::floor_div(x, d) * d);
+                    prop_assert_eq!(at(&q), x.div_euclid(d));
+                    prop_assert_eq!(at(&r), x.rem_euclid(d));
                 }
             }
         }

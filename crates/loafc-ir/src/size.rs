@@ -267,6 +267,17 @@ impl Size {
         names
     }
 
+    /// The name of the symbol, where the size is one symbol alone.
+    pub fn as_symbol(self) -> Option<Box<str>> {
+        match &self.terms()[..] {
+            [(1, atoms)] => match &atoms[..] {
+                [Atom::Symbol(name)] => Some(name.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     fn collect_symbols(self, names: &mut Vec<Box<str>>) {
         if self.as_const().is_some() {
             return;
@@ -285,8 +296,7 @@ impl Size {
         }
     }
 
-    /// The polynomial as a sum of products: each term is a factor and the atoms multiplied with it. For code
-    /// generation, which turns sizes into integer arithmetic.
+    /// The polynomial as a sum of products: each term is a factor and the atoms multiplied with it.
     pub fn terms(self) -> Vec<(i64, Vec<Atom>)> {
         let poly = poly_of(self);
         let lock = read();
@@ -305,30 +315,6 @@ impl Size {
             (None, None) if self == other => Ordering::Equal,
             (None, None) => self.to_string().cmp(&other.to_string()),
         }
-    }
-
-    /// Replaces symbols by sizes; symbols not named stay.
-    pub fn substitute(self, with: &FxHashMap<Box<str>, Size>) -> Size {
-        if self.as_const().is_some() {
-            return self;
-        }
-        self.terms()
-            .into_iter()
-            .map(|(factor, atoms)| {
-                atoms.into_iter().fold(Size::from(factor), |product, a| {
-                    product
-                        * match a {
-                            Atom::Symbol(ref name) => {
-                                with.get(name).copied().unwrap_or_else(|| Size::symbol(name))
-                            }
-                            Atom::FloorDiv(a, b) => a.substitute(with).floor_div(b.substitute(with)),
-                            Atom::Mod(a, b) => a.substitute(with).modulo(b.substitute(with)),
-                            Atom::Max(a, b) => a.substitute(with).max(b.substitute(with)),
-                            Atom::Min(a, b) => a.substitute(with).min(b.substitute(with)),
-                        }
-                })
-            })
-            .sum()
     }
 }
 
@@ -406,6 +392,11 @@ impl SymbolValues {
     }
 }
 
+impl Default for Size {
+    fn default() -> Self {
+        Size::ZERO
+    }
+}
 impl From<i64> for Size {
     fn from(value: i64) -> Size {
         Size::constant(value)
@@ -600,6 +591,13 @@ mod tests {
         assert_eq!(Size::from(-7).floor_div(Size::from(2)), Size::from(-4));
         assert_eq!(n().floor_div(Size::from(2)), n().floor_div(Size::from(2)));
         assert_eq!((n() * Size::from(4)).floor_div(Size::from(2)), n() * Size::from(2));
+    }
+
+    #[test]
+    fn only_a_symbol_alone_is_a_symbol() {
+        assert_eq!(n().as_symbol().as_deref(), Some("n"));
+        let others = [Size::ONE, n() + n(), n() + Size::ONE, n() * m(), n() * n(), n().max(m())];
+        assert!(others.iter().all(|s| s.as_symbol().is_none()));
     }
 
     #[test]

@@ -68,14 +68,6 @@ pub fn inputs_of(graph: &Graph) -> Vec<InputSpec> {
     graph.inputs.iter().map(spec).collect()
 }
 
-fn symbol_of(size: Size) -> Option<Box<str>> {
-    let names = size.symbols();
-    match names.as_slice() {
-        [name] if Size::symbol(name) == size => Some(name.clone()),
-        _ => None,
-    }
-}
-
 impl Bindings {
     /// Finds for each symbol the first input that gives it: sizes first, then extents, then strides.
     pub fn of(inputs: &[InputSpec]) -> Bindings {
@@ -105,7 +97,7 @@ impl Bindings {
         for (k, input) in inputs.iter().enumerate() {
             let InputKind::Tensor(ty) = &input.kind else { continue };
             for (d, size) in dims(ty).iter().enumerate() {
-                if let Some(name) = symbol_of(*size) {
+                if let Some(name) = size.as_symbol() {
                     self.add(name, source(k, d));
                 }
             }

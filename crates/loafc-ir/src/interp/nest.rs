@@ -63,10 +63,8 @@ fn bind_symbols(graph: &Graph, inputs: &[GraphInput]) -> SymbolValues {
             (Input::Tensor(id), GraphInput::Tensor(tensor)) => {
                 let Some(ty) = graph.tensor_type(*id) else { continue };
                 for (size, extent) in ty.shape.iter().zip(&tensor.shape) {
-                    if let [symbol] = &size.symbols()[..]
-                        && *size == Size::symbol(symbol)
-                    {
-                        sizes.0.entry(symbol.clone()).or_insert(*extent as i64);
+                    if let Some(symbol) = size.as_symbol() {
+                        sizes.0.entry(symbol).or_insert(*extent as i64);
                     }
                 }
             }

@@ -636,14 +636,6 @@ pub fn highest_finite(dtype: DType) -> f64 {
     }
 }
 
-/// The smallest finite number of a float type; of any other type, its smallest.
-pub fn lowest_finite(dtype: DType) -> f64 {
-    match family(dtype) {
-        Family::Float => -highest_finite(dtype),
-        _ => lowest(dtype).to_f64(),
-    }
-}
-
 /// The smallest value of a type: -inf where there is one.
 pub fn lowest(dtype: DType) -> Scalar {
     match family(dtype) {

@@ -415,8 +415,7 @@ impl<'a> Call<'a> {
         rank: usize,
     ) -> Result<SmallVec<[usize; 6]>, InferError> {
         match self.opt_dims(position, name, rank)? {
-            Some(dims) if rank == 0 => Ok(dims.into_iter().filter(|_| false).collect()),
-            Some(dims) if !dims.is_empty() => Ok(dims),
+            Some(dims) if rank > 0 && !dims.is_empty() => Ok(dims),
             _ => Ok((0..rank).collect()),
         }
     }

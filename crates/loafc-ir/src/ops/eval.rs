@@ -185,10 +185,8 @@ fn bind_args(args: &[Arg], kwargs: &[(Arc<str>, Arg)], sizes: &SymbolValues) -> 
 /// Gives symbols values from the extents of a tensor that are a symbol alone.
 fn bind_symbols(shape: &[Size], extents: &[usize], sizes: &mut SymbolValues) {
     for (size, extent) in shape.iter().zip(extents) {
-        for name in size.symbols() {
-            if *size == Size::symbol(&name) && !sizes.0.contains_key(&name) {
-                sizes.set(&name, *extent as i64);
-            }
+        if let Some(symbol) = size.as_symbol() {
+            sizes.0.entry(symbol).or_insert(*extent as i64);
         }
     }
 }

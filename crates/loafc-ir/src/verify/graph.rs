@@ -102,14 +102,7 @@ impl Defined<'_> {
     }
 
     fn bind(&mut self, size: Size) {
-        if size.as_const().is_some() {
-            return;
-        }
-        if let [symbol] = &size.symbols()[..]
-            && size == Size::symbol(symbol)
-        {
-            self.symbols.insert(symbol.clone());
-        }
+        self.symbols.extend(size.as_symbol());
     }
 
     fn node(&mut self, node: &Node) -> Result<(), String> {
