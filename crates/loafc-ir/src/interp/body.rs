@@ -9,6 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::index::{Index, LoopVar};
 use crate::nest::{Body, BufferId, Op, ReduceOp, StoreMode, ValueId};
 use crate::size::{Size, SymbolValues};
+use crate::verify::operand_problem;
 
 /// What a body loads from and stores to. Elements are in the form of [`scalar`]; those of types narrower than
 /// f32 are rounded to that type before they are stored.
@@ -334,23 +335,10 @@ fn malformed(v: ValueId, problem: &str) -> InterpError {
     InterpError::Malformed { value: v.0, problem: problem.to_owned() }
 }
 
-/// What evaluation relies on: operands stand before their uses and are values, second results have a first.
+/// What evaluation relies on: operands are as [`operand_problem`] says, and positioned reductions have a position.
 fn check_form(body: &Body) -> Result<(), InterpError> {
     for (v, op) in body.iter() {
-        let mut problem = None;
-        op.for_each_operand(&mut |a| {
-            if a >= v {
-                problem = Some(format!("operand {a} does not stand before it"));
-            } else if matches!(body.op(a), Op::Store { .. } | Op::Check(..)) {
-                problem = Some(format!("operand {a} is not a value"));
-            }
-        });
-        if let Op::ReduceSecond(a) = op
-            && problem.is_none()
-            && !matches!(body.op(*a), Op::Reduce { op, .. } if op.has_second())
-        {
-            problem = Some(format!("operand {a} has no second result"));
-        }
+        let mut problem = operand_problem(body, v);
         if let Op::Reduce { op: ReduceOp::ArgMax | ReduceOp::ArgMin, position: None, .. } = op {
             problem = Some("it needs the position of the value".to_owned());
         }

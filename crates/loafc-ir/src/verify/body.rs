@@ -6,11 +6,8 @@ use crate::dtype::{DType, Scalar};
 use crate::index::{Index, LoopVar};
 use crate::interp::body::Phases;
 use crate::interp::scalar::{self, Accumulator, ScalarError};
-use crate::nest::{Body, BufferId, LoopKind, Op, ReduceOp, StoreMode, ValueId};
+use crate::nest::{Body, BufferId, Loop, LoopKind, Op, ReduceOp, StoreMode, ValueId};
 use crate::size::Size;
-
-/// One loop, as a body sees it.
-pub use crate::nest::Loop;
 
 /// A buffer, as a body sees it; `None` where there is none of that number.
 pub type BufferInfo<'a> = dyn Fn(BufferId) -> Option<(DType, Size)> + 'a;
@@ -18,8 +15,10 @@ pub type BufferInfo<'a> = dyn Fn(BufferId) -> Option<(DType, Size)> + 'a;
 /// Checks a body that stands in these loops over buffers of these types and lengths. Unlike in a nest, parallel
 /// and reduction loops may stand in any order.
 pub fn verify_body(body: &Body, loops: &[Loop], buffers: &BufferInfo) -> Result<(), VerifyError> {
-    check_operands(body).map_err(|(v, problem)| at(body, v, problem))?;
     for (v, op) in body.iter() {
+        if let Some(problem) = operand_problem(body, v) {
+            return Err(at(body, v, problem));
+        }
         if let Op::Load { buffer, .. } | Op::Store { buffer, .. } = op
             && buffers(*buffer).is_none()
         {
@@ -48,27 +47,25 @@ fn at(body: &Body, v: ValueId, problem: String) -> VerifyError {
     VerifyError::new(format!("{v} ({})", body.op(v)), problem)
 }
 
-fn check_operands(body: &Body) -> Result<(), (ValueId, String)> {
-    for (v, op) in body.iter() {
-        let mut problem = None;
-        op.for_each_operand(&mut |a| {
-            if a >= v {
-                problem = Some(format!("operand {a} does not stand before it"));
-            } else if matches!(body.op(a), Op::Store { .. } | Op::Check(..)) {
-                problem = Some(format!("operand {a} is not a value"));
-            }
-        });
-        if let Op::ReduceSecond(a) = op
-            && *a < v
-            && !matches!(body.op(*a), Op::Reduce { op, .. } if op.has_second())
+/// What is wrong with an operation's operands: they must stand before it and be values, second results must have
+/// a first.
+pub(crate) fn operand_problem(body: &Body, v: ValueId) -> Option<String> {
+    let mut problem = None;
+    body.op(v).for_each_operand(&mut |a| {
+        if a >= v {
+            problem = Some(format!("operand {a} does not stand before it"));
+        } else if matches!(body.op(a), Op::Store { .. } | Op::Check(..)) {
+            problem = Some(format!("operand {a} is not a value"));
+        }
+    });
+    match body.op(v) {
+        Op::ReduceSecond(a)
+            if problem.is_none() && !matches!(body.op(*a), Op::Reduce { op, .. } if op.has_second()) =>
         {
-            problem = Some(format!("operand {a} has no second result"));
+            Some(format!("operand {a} has no second result"))
         }
-        if let Some(problem) = problem {
-            return Err((v, problem));
-        }
+        _ => problem,
     }
-    Ok(())
 }
 
 struct Checked<'a> {

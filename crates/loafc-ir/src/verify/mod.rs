@@ -5,6 +5,7 @@ mod body;
 mod graph;
 mod program;
 
+pub(crate) use body::operand_problem;
 pub use body::verify_body;
 pub(crate) use graph::shapes_may_be_equal;
 pub use graph::verify_graph;
