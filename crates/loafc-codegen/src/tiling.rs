@@ -2,13 +2,13 @@
 //! Looks at strides only and knows no machine; the weights are rough costs of one element, in units of one
 //! contiguous 4-byte access.
 
+use loafc_fuse::schedule::Member;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::interp::body::Phases;
 use loafc_ir::nest::{Body, Op, StoreMode, ValueId};
 use loafc_ir::size::{Size, SymbolValues};
 
-use crate::loop_tree::body::{BodyPhases, has_reduction};
 use crate::loop_tree::partition::{Digit, PhaseGroup, PhaseStage};
-use loafc_fuse::schedule::Member;
 
 /// An access at which neighbouring lanes touch neighbouring elements, for each 4 bytes.
 const CONTIGUOUS: f64 = 1.0;
@@ -88,7 +88,7 @@ impl Costs<'_> {
 
     fn member(&self, stage: &PhaseStage<'_>, member: &Member, vector: Option<Digit>, outer: bool) -> f64 {
         let digits = || self.group.outer.iter().chain(&stage.inner);
-        let reduces = has_reduction(&member.body);
+        let reduces = member.body.has_reduction();
         let is_reduced =
             |d: &Digit| reduces && member.reduced.get(d.var.0 as usize).copied().unwrap_or(false);
         let every: f64 = digits().map(|d| self.hint(d.extent)).product();
@@ -99,10 +99,10 @@ impl Costs<'_> {
             let extent = d.extent.hint(self.hints).max(1);
             ((extent + LANES - 1) / LANES * LANES) as f64 / extent as f64
         });
-        let phases = BodyPhases::of(&member.body);
+        let phases = Phases::of(&member.body);
         let mut cost = 0.0;
         for (v, op) in member.body.iter() {
-            let (count, vector) = if phases.behind(v) { (behind, along) } else { (every, vector) };
+            let (count, vector) = if phases.behind[v.0 as usize] { (behind, along) } else { (every, vector) };
             cost += match vector {
                 Some(d) => count * waste * self.operation(&member.body, op, d.var),
                 None => count * SCALAR_FACTOR * (OPERATION + (self.bytes)(op) / 4.0),
@@ -164,9 +164,11 @@ pub fn transposed_bytes(
 
 /// Number of a member's accesses that are contiguous along `columns`, but jump along `rows`.
 pub fn transposed_accesses(member: &Member, columns: LoopVar, rows: LoopVar) -> usize {
-    let phases = BodyPhases::of(&member.body);
-    let accesses =
-        member.body.iter().filter(|(v, op)| !phases.behind(*v) && is_transposed_op(op, columns, rows));
+    let phases = Phases::of(&member.body);
+    let accesses = member
+        .body
+        .iter()
+        .filter(|(v, op)| !phases.behind[v.0 as usize] && is_transposed_op(op, columns, rows));
     accesses.count()
 }
 

@@ -398,6 +398,11 @@ impl Body {
         self.ops.iter().enumerate().map(|(k, op)| (ValueId(k as u32), op))
     }
 
+    /// Whether it reduces anything.
+    pub fn has_reduction(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Reduce { .. }))
+    }
+
     /// The element type of each value; stores and checks have the type of their operand. Storage types stand
     /// for themselves although they are computed with in [`DType::compute`].
     pub fn dtypes(&self, buffer_dtype: &dyn Fn(BufferId) -> DType) -> Vec<DType> {

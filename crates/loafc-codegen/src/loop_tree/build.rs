@@ -11,7 +11,6 @@ use loafc_ir::size::{Size, SymbolValues};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
-use super::body::has_reduction;
 use super::limits::Limits;
 use super::partition::{Digit, PhaseGroup, PhaseStage, partition};
 use super::stage::{StageLoop, build_stage, emit_behind, wrap};
@@ -298,7 +297,7 @@ impl<'a> Builder<'a> {
         let [stage] = phase.stages.as_slice() else { return None };
         let ops: usize = stage.members.iter().map(|m| m.body.ops.len()).sum();
         // Rows that outlive their phase are told apart by all outer digits.
-        if self.split || ops > UNROLLED_OPS || stage.members.iter().any(|m| has_reduction(&m.body)) {
+        if self.split || ops > UNROLLED_OPS || stage.members.iter().any(|m| m.body.has_reduction()) {
             return None;
         }
         let is_short = |d: &&Digit| d.extent.as_const().is_some_and(|e| (2..=UNROLLED_EXTENT).contains(&e));
@@ -514,7 +513,7 @@ impl<'a> Builder<'a> {
         for (s, stage) in phase.stages.iter().enumerate() {
             for (m, member) in stage.members.iter().enumerate() {
                 let over_outer = phase.outer.iter().any(|d| PhaseGroup::is_reduced(member, d.var));
-                let over_part = context.chunk.is_some() && has_reduction(&member.body);
+                let over_part = context.chunk.is_some() && member.body.has_reduction();
                 if !over_outer && !over_part {
                     continue;
                 }
@@ -635,7 +634,7 @@ impl<'a> Builder<'a> {
 
     /// Cuts long loops that floating-point sums run over into blocks.
     fn split_blocks(&mut self, stage: &PhaseStage<'_>, loops: Vec<StageLoop>) -> Vec<StageLoop> {
-        let reducing: Vec<&&Member> = stage.members.iter().filter(|m| has_reduction(&m.body)).collect();
+        let reducing: Vec<&&Member> = stage.members.iter().filter(|m| m.body.has_reduction()).collect();
         let rounds = reducing.iter().any(|m| self.rounds(m));
         let mut out = Vec::new();
         for mut one in loops {

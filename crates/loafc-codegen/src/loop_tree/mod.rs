@@ -2,7 +2,6 @@
 //! code. A tree says which loop is split over threads, which is vectorised and where partial results live, but
 //! names no machine instruction; the same tree serves every target.
 
-pub mod body;
 mod build;
 mod cleanup;
 pub mod interpret;

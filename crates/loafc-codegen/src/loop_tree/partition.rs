@@ -7,7 +7,6 @@ use loafc_ir::index::{IndexAtom, LoopVar};
 use loafc_ir::nest::{Op, StoreMode};
 use loafc_ir::size::{Size, SymbolValues};
 
-use super::body::has_reduction;
 use super::limits::Limits;
 use crate::tiling::{self, VectorDigit};
 
@@ -45,7 +44,7 @@ pub struct PhaseGroup<'a> {
 impl PhaseGroup<'_> {
     /// Whether a member's reductions run over a digit.
     pub fn is_reduced(member: &Member, var: LoopVar) -> bool {
-        has_reduction(&member.body) && member.reduced.get(var.0 as usize).copied().unwrap_or(false)
+        member.body.has_reduction() && member.reduced.get(var.0 as usize).copied().unwrap_or(false)
     }
 }
 
@@ -145,7 +144,7 @@ fn split_stage<'a>(
     if product(&stage.inner, hints).saturating_mul(product(&whole.outer, hints)) < limits.long {
         return None;
     }
-    let reducing = || stage.members.iter().filter(|m| has_reduction(&m.body));
+    let reducing = || stage.members.iter().filter(|m| m.body.has_reduction());
     // Digits that no reduction runs over are as good as outer ones.
     let is_free = |d: &Digit| !reducing().any(|m| PhaseGroup::is_reduced(m, d.var));
     let (free, rest): (Vec<Digit>, Vec<Digit>) = stage.inner.iter().partition(|d| is_free(d));

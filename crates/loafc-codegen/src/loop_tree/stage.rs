@@ -8,13 +8,13 @@
 use loafc_fuse::schedule::Member;
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::interp::body::Phases;
 use loafc_ir::interp::scalar;
 use loafc_ir::nest::{BinaryOp, BufferId, Op, ReduceOp, StoreMode, ValueId};
 use loafc_ir::size::{Size, floor_div};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 
-use super::body::{BodyPhases, has_reduction};
 use super::build::{Builder, PhaseContext};
 use super::partition::{Digit, PhaseGroup, PhaseStage};
 use super::{AccumulatorId, Loop, Mapping, MemoryPlace, Node, Range, Transpose};
@@ -165,7 +165,7 @@ fn cuts(stage: &PhaseStage<'_>, last: &StageLoop) -> Vec<i64> {
     let whole = last.begin.as_constant().is_some_and(|b| b.is(0)) && last.end.len() == 1;
     let end = last.end.first().and_then(Index::as_constant).and_then(Size::as_const);
     let (true, Some(end)) = (whole, end) else { return Vec::new() };
-    if stage.members.iter().any(|m| has_reduction(&m.body)) {
+    if stage.members.iter().any(|m| m.body.has_reduction()) {
         return Vec::new();
     }
     let mut bounds = vec![0, end];
@@ -269,7 +269,7 @@ pub(super) fn emit_behind(
     known: &FxHashMap<ValueId, ValueId>,
 ) -> Result<Vec<Node>, String> {
     let types = builder.body_types(member);
-    let phases = BodyPhases::of(&member.body);
+    let phases = Phases::of(&member.body);
     let mut nodes = Vec::new();
     let mut values: FxHashMap<ValueId, ValueId> = known.clone();
     for (reduction, state) in states {
@@ -285,7 +285,7 @@ pub(super) fn emit_behind(
         nodes.push(Node::Finish { of: *state, first, second });
     }
     for (v, op) in member.body.iter() {
-        if !phases.needed_behind(v) || values.contains_key(&v) {
+        if !phases.needed_behind[v.0 as usize] || values.contains_key(&v) {
             continue;
         }
         let op = translate(builder, context, op, None, &|v| values.get(&v).copied())?;
@@ -381,7 +381,7 @@ impl StageBuilder<'_, '_> {
 
     fn member(&mut self, member: &Member, key: (usize, usize)) -> Result<(), String> {
         let types = self.builder.body_types(member);
-        let phases = BodyPhases::of(&member.body);
+        let phases = Phases::of(&member.body);
         let reduced: Vec<bool> = self.loops.iter().map(|l| PhaseGroup::is_reduced(member, l.digit)).collect();
         let partial = self.context.partials.get(&key).cloned();
         // A reduction of a single value is that value.
@@ -390,7 +390,7 @@ impl StageBuilder<'_, '_> {
         let mut values: FxHashMap<ValueId, ValueId> = FxHashMap::default();
         let mut states = Vec::new();
         for (v, op) in member.body.iter() {
-            if phases.behind(v) && !trivial {
+            if phases.behind[v.0 as usize] && !trivial {
                 continue;
             }
             let dtype = types[v.0 as usize];
@@ -409,7 +409,7 @@ impl StageBuilder<'_, '_> {
             };
             values.insert(v, value);
         }
-        if partial.is_some() || trivial || !has_reduction(&member.body) {
+        if partial.is_some() || trivial || !member.body.has_reduction() {
             return Ok(());
         }
         let first = reduced.iter().position(|r| *r).unwrap_or(0);
