@@ -277,7 +277,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         ends.into_iter().reduce(lower).unwrap_or_else(|| self.ir.i64(0))
     }
 
-    /// The current value of a variable.
+    /// The current value of a variable; the verifier has seen that it is one of a loop around.
     pub(super) fn var(&self, var: LoopVar) -> V {
         self.vars.get(&var).copied().unwrap_or_else(|| self.ir.i64(0))
     }
@@ -442,7 +442,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         let sum = |ir: &Ir<'b, 'ctx>, a: Option<V>, b: V| Some(a.map_or(b, |a| ir.add(a, b)));
         for (atom, factor) in &index.terms {
             if let IndexAtom::Loop(var) = atom {
-                let value = self.vars.get(var).copied().unwrap_or_else(|| self.ir.i64(0));
+                let value = self.var(*var);
                 let term = self.scaled(value, *factor);
                 if self.lanes.is_some_and(|l| l.var == *var) {
                     stride = *factor;
@@ -489,7 +489,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
 
     fn atom(&mut self, atom: &IndexAtom) -> V {
         match atom {
-            IndexAtom::Loop(var) => self.vars.get(var).copied().unwrap_or_else(|| self.ir.i64(0)),
+            IndexAtom::Loop(var) => self.var(*var),
             IndexAtom::Value(v) => match self.values.get(v).copied() {
                 Some(value) => self.cast(value, DType::I64).v,
                 // The verifier has seen that values are defined before they are used.

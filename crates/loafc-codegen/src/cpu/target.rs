@@ -61,9 +61,4 @@ impl Host {
             )
             .ok_or_else(|| format!("no code generator for {} ({})", self.triple, self.cpu))
     }
-
-    /// Processor and features: part of the key under which object code may be kept.
-    pub fn description(&self) -> String {
-        format!("{} {} {}", self.triple, self.cpu, self.features)
-    }
 }
