@@ -117,7 +117,7 @@ pub(crate) fn writes_first_argument(op: &str) -> bool {
 /// Whether an operator's calls must keep their order among each other: random numbers, collectives, and
 /// operators that we know nothing of.
 pub(crate) fn is_ordered(op: &str) -> bool {
-    const RANDOM: [&str; 22] = [
+    const RANDOM: [&str; 26] = [
         "rand",
         "randn",
         "rand_like",
@@ -131,6 +131,10 @@ pub(crate) fn is_ordered(op: &str) -> bool {
         "uniform",
         "multinomial",
         "exponential",
+        "cauchy",
+        "geometric",
+        "log_normal",
+        "random",
         "native_dropout",
         "dropout",
         "alpha_dropout",
@@ -146,7 +150,6 @@ pub(crate) fn is_ordered(op: &str) -> bool {
     let name = name.strip_suffix('_').unwrap_or(name);
     !matches!(namespace, "aten" | "prims" | "loafc")
         || RANDOM.contains(&name)
-        || matches!(name, "cauchy" | "geometric" | "log_normal" | "random")
         || name.starts_with("_scaled_dot_product")
 }
 

@@ -981,7 +981,7 @@ impl<'g> Lowering<'g> {
 
     fn extern_call(&mut self, node: &'g Node) -> Result<(), LowerError> {
         let written = analysis::written(node);
-        let mut tensors = Vec::new();
+        let mut tensors: Vec<TensorView> = Vec::new();
         let mut positions = FxHashMap::default();
         let mut args = Vec::new();
         for arg in &node.args {
@@ -994,8 +994,7 @@ impl<'g> Lowering<'g> {
         let mut mutates = Vec::new();
         for id in written {
             if let Some(at) = positions.get(&id) {
-                let buffer: BufferId = tensors_at(&tensors, *at).buffer;
-                self.prepare_write(buffer, id);
+                self.prepare_write(tensors[*at].buffer, id);
                 mutates.push(*at);
             }
         }
@@ -1113,10 +1112,6 @@ impl<'g> Lowering<'g> {
         self.write(expr, &view, StoreMode::Set);
         view
     }
-}
-
-fn tensors_at(tensors: &[TensorView], at: usize) -> &TensorView {
-    &tensors[at]
 }
 
 /// Two extents that are not surely different: two forms of one size may not be recognised as equal.

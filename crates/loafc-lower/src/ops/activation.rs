@@ -5,6 +5,7 @@ use loafc_ir::nest::{BinaryOp, UnaryOp};
 use loafc_ir::ops::Call;
 use loafc_ir::size::Size;
 
+use super::pointwise::argument;
 use crate::expr::ExprId;
 use crate::lowering::{Lowered, Lowering, Refusal};
 use crate::table::{Entry, compute};
@@ -51,13 +52,6 @@ const SQRT_HALF: f64 = std::f64::consts::FRAC_1_SQRT_2;
 const SQRT_2_OVER_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
 /// Cubic coefficient of the tanh form of GELU.
 const GELU_CUBIC: f64 = 0.044715;
-
-/// A tensor argument in the result's type and shape.
-fn argument(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {
-    let out = cx.out()?;
-    let operand = c.operand(position, name)?;
-    cx.operand(&operand, out.dtype, &out.shape)
-}
 
 /// A tensor argument of floats; integers have other rules, or no activation.
 fn floats(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {

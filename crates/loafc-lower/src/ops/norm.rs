@@ -193,19 +193,21 @@ fn declared(cx: &mut Cx, a: ExprId, k: usize) -> ExprId {
     cx.reshape(a, &ty.shape)
 }
 
+/// The first of the dimensions of `a` that `normalized_shape` stands for: the last ones, as many as it has.
+fn first_normalized(cx: &Cx, c: &Call, a: ExprId, position: usize) -> Result<usize, Refusal> {
+    let count = c.sizes(position, "normalized_shape")?.len();
+    cx.shape(a).len().checked_sub(count).ok_or(Refusal::Extern)
+}
+
 fn layer_norm(cx: &mut Cx, c: &Call) -> Lowered {
     let a = input(cx, c, 0, "input")?;
-    let rank = cx.shape(a).len();
-    let count = c.sizes(1, "normalized_shape")?.len();
-    if count > rank {
-        return Err(Refusal::Extern);
-    }
-    let dims: Vec<usize> = (rank - count..rank).collect();
+    let first = first_normalized(cx, c, a, 1)?;
+    let dims: Vec<usize> = (first..cx.shape(a).len()).collect();
     let eps = c.float_or(4, "eps", 1e-5)?;
     let (weight, bias) = (c.opt_tensor(2, "weight")?, c.opt_tensor(3, "bias")?);
     let (mean, _, rstd) = moments(cx, a, &dims, eps);
     let value = normalized(cx, a, mean, rstd);
-    let value = affine(cx, value, weight, bias, rank - count)?;
+    let value = affine(cx, value, weight, bias, first)?;
     Ok(vec![declared(cx, value, 0), declared(cx, mean, 1), declared(cx, rstd, 2)])
 }
 
@@ -214,11 +216,7 @@ fn layer_norm(cx: &mut Cx, c: &Call) -> Lowered {
 fn layer_norm_backward(cx: &mut Cx, c: &Call) -> Lowered {
     let gradient = input(cx, c, 0, "grad_out")?;
     let a = input(cx, c, 1, "input")?;
-    let rank = cx.shape(a).len();
-    let count = c.sizes(2, "normalized_shape")?.len();
-    if count > rank {
-        return Err(Refusal::Extern);
-    }
+    let first = first_normalized(cx, c, a, 2)?;
     let statistic = |cx: &mut Cx, position: usize, name: &str| -> Result<ExprId, Refusal> {
         let value = cx.tensor(c, position, name)?;
         let value = cx.cast(value, cx.dtype(a));
@@ -228,11 +226,11 @@ fn layer_norm_backward(cx: &mut Cx, c: &Call) -> Lowered {
     let (mean, rstd) = (statistic(cx, 3, "mean")?, statistic(cx, 4, "rstd")?);
     let centred = cx.binary(BinaryOp::Sub, a, mean);
     let normal = cx.binary(BinaryOp::Mul, centred, rstd);
-    let inner: Vec<usize> = (rank - count..rank).collect();
-    let outer: Vec<usize> = (0..rank - count).collect();
+    let inner: Vec<usize> = (first..cx.shape(a).len()).collect();
+    let outer: Vec<usize> = (0..first).collect();
     let mut results = Vec::new();
     if cx.result(0).is_some() {
-        let weighted = affine(cx, gradient, c.opt_tensor(5, "weight")?, None, rank - count)?;
+        let weighted = affine(cx, gradient, c.opt_tensor(5, "weight")?, None, first)?;
         let mean_over = |cx: &mut Cx, input| {
             let reduction = Reduction { input, dims: &inner, keepdim: true, op: ReduceOp::Sum };
             cx.reduce_to(&reduction, FinishValue::Mean)
@@ -254,7 +252,7 @@ fn layer_norm_backward(cx: &mut Cx, c: &Call) -> Lowered {
             continue;
         };
         // The result of an output that is not wanted has no elements.
-        if ty.shape.len() != count {
+        if ty.shape.len() != inner.len() {
             results.push(nothing(cx, k, ty.dtype));
             continue;
         }
@@ -376,12 +374,8 @@ fn running(cx: &mut Cx, old: &TensorArg, now: ExprId, momentum: f64) -> Result<E
 fn rms_norm(cx: &mut Cx, c: &Call) -> Lowered {
     let argument = c.tensor(0, "input")?;
     let a = input(cx, c, 0, "input")?;
-    let rank = cx.shape(a).len();
-    let count = c.sizes(1, "normalized_shape")?.len();
-    if count > rank {
-        return Err(Refusal::Extern);
-    }
-    let dims: Vec<usize> = (rank - count..rank).collect();
+    let first = first_normalized(cx, c, a, 1)?;
+    let dims: Vec<usize> = (first..cx.shape(a).len()).collect();
     let smallest = match argument.ty.dtype.compute() {
         DType::F64 => f64::EPSILON,
         _ => f64::from(f32::EPSILON),
@@ -392,6 +386,6 @@ fn rms_norm(cx: &mut Cx, c: &Call) -> Lowered {
     let mean = cx.reduce_to(&reduction, FinishValue::Mean);
     let rstd = reciprocal_deviation(cx, mean, eps);
     let value = binary_broadcast(cx, BinaryOp::Mul, a, rstd);
-    let value = affine(cx, value, c.opt_tensor(2, "weight")?, None, rank - count)?;
+    let value = affine(cx, value, c.opt_tensor(2, "weight")?, None, first)?;
     Ok(vec![declared(cx, value, 0)])
 }

@@ -149,8 +149,8 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.to.dtype", to_dtype),
 ];
 
-/// An argument in the type of the result, which is also the type that the operator computes in.
-fn argument(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {
+/// An argument in the type and shape of the result, which is also the type that the operator computes in.
+pub(super) fn argument(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {
     let out = cx.out()?;
     let operand = c.operand(position, name)?;
     cx.operand(&operand, out.dtype, &out.shape)
@@ -343,7 +343,8 @@ fn div_mode(cx: &mut Cx, c: &Call) -> Lowered {
 
 fn nextafter(cx: &mut Cx, c: &Call) -> Lowered {
     // The neighbour in a narrow type is not the neighbour in f32 that kernels compute with.
-    if cx.out()?.dtype != cx.out()?.dtype.compute() {
+    let dtype = cx.out()?.dtype;
+    if dtype != dtype.compute() {
         return Err(Refusal::Extern);
     }
     arithmetic(cx, c, BinaryOp::Nextafter)

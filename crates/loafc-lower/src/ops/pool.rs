@@ -144,15 +144,12 @@ fn plane_position(cx: &mut Cx, w: &Windows, place: ExprId, columns: Size) -> Exp
     let rank = shape.len();
     let width = cx.int(w.kernel[1], place);
     let taps = [cx.binary(BinaryOp::FloorDiv, place, width), cx.binary(BinaryOp::Remainder, place, width)];
-    let mut at = taps.into_iter().enumerate().map(|(d, tap)| {
+    let [row, column] = [(0, taps[0]), (1, taps[1])].map(|(d, tap)| {
         let start = cx.index(window_position(w, d, rank, 0), &shape);
         let dilation = cx.int(w.dilation[d], tap);
         let distance = cx.binary(BinaryOp::Mul, tap, dilation);
         cx.binary(BinaryOp::Add, start, distance)
     });
-    let (row, column) = (at.next(), at.next());
-    drop(at);
-    let (Some(row), Some(column)) = (row, column) else { return place };
     let columns = cx.size(columns, DType::I64, &shape);
     let whole = cx.binary(BinaryOp::Mul, row, columns);
     cx.binary(BinaryOp::Add, whole, column)
