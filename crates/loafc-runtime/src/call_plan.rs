@@ -180,11 +180,6 @@ impl CallPlan {
         })
     }
 
-    /// Values of the program's size symbols.
-    pub fn symbols(&self) -> &SymbolValues {
-        &self.symbols
-    }
-
     /// Layouts of the inputs.
     pub fn inputs(&self) -> &[InputLayout] {
         &self.inputs

@@ -146,19 +146,6 @@ impl Executable {
         &self.inputs
     }
 
-    /// Number of results.
-    pub fn output_count(&self) -> usize {
-        self.outputs.len()
-    }
-
-    /// The extern calls in the order in which they are made.
-    pub fn extern_calls(&self) -> impl Iterator<Item = (StepId, &ExternCall)> {
-        self.steps.iter().filter_map(|s| match s {
-            LinkedStep::Extern { step, call } => Some((*step, call)),
-            LinkedStep::Kernel(_) => None,
-        })
-    }
-
     /// Positions of the inputs that the program writes to, in ascending order.
     pub fn mutated_inputs(&self) -> Vec<usize> {
         let written = self.steps.iter().flat_map(|step| match step {
