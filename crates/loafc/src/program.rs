@@ -147,25 +147,16 @@ impl Program {
     fn arrange(&self, inputs: &mut [Value]) -> Result<(), ProgramError> {
         // Each round settles one input, and strides of one can't undo another's.
         for _ in 0..=inputs.len() {
-            let error = match self.executable.plan_for(&views_of(inputs)?) {
+            let (position, expected) = match self.executable.plan_for(&views_of(inputs)?) {
                 Ok(_) => return Ok(()),
-                Err(error) => error,
+                Err(RunError::InputStrides { position, expected, .. }) => (position, expected),
+                Err(error) => return Err(error.into()),
             };
-            match (&error, error_input(&error).and_then(|k| inputs.get_mut(k))) {
-                (RunError::InputStrides { expected, .. }, Some(Value::Tensor(tensor))) => {
-                    *tensor = tensor.with_strides(expected)?;
-                }
-                _ => return Err(error.into()),
+            if let Some(Value::Tensor(tensor)) = inputs.get_mut(position) {
+                *tensor = tensor.with_strides(&expected)?;
             }
         }
         Ok(())
-    }
-}
-
-fn error_input(error: &RunError) -> Option<usize> {
-    match error {
-        RunError::InputStrides { position, .. } => Some(*position),
-        _ => None,
     }
 }
 

@@ -61,6 +61,14 @@ pub enum TensorError {
         /// What the tensor has.
         got: DType,
     },
+    /// The elements are complex, which the interpreter does not know.
+    #[error(
+        "the interpreter does not compute with complex numbers, and the tensor has elements of type {dtype}"
+    )]
+    Complex {
+        /// What the tensor has.
+        dtype: DType,
+    },
     /// Not as many strides as extents, or negative ones.
     #[error("strides {strides:?} do not belong to shape {shape:?}")]
     Strides {
@@ -300,7 +308,7 @@ impl Tensor {
     /// When the type is complex, which the interpreter does not know.
     pub fn to_host(&self) -> Result<HostTensor, TensorError> {
         if self.dtype.is_complex() {
-            return Err(TensorError::DType { expected: DType::F64, got: self.dtype });
+            return Err(TensorError::Complex { dtype: self.dtype });
         }
         // SAFETY: this tensor's own elements.
         Ok(unsafe { strided::read(self.ptr, self.dtype, &self.shape, &self.strides) })
@@ -317,7 +325,7 @@ impl Tensor {
             return Err(TensorError::Count { shape: host.shape.clone(), expected, got: host.data.len() });
         }
         if host.dtype.is_complex() {
-            return Err(TensorError::DType { expected: DType::F64, got: host.dtype });
+            return Err(TensorError::Complex { dtype: host.dtype });
         }
         // SAFETY: a fresh block of that many elements.
         unsafe { strided::write(tensor.ptr, host.dtype, &tensor.shape, &tensor.strides, &host.data) };
@@ -397,6 +405,7 @@ mod tests {
         );
         assert!(message(Tensor::zeros(DType::F32, &[usize::MAX])).contains("too large"));
         assert!(message(Tensor::zeros(DType::F32, &[1 << 40, 1 << 40, 1 << 40])).contains("too large"));
+        assert!(message(Tensor::random(DType::C64, &[2], 0)).contains("elements of type c64"));
         assert!(message(t.with_strides(&[1])).contains("do not belong"));
         assert!(message(t.with_strides(&[i64::MAX, 1])).contains("do not belong"));
         assert_eq!(
