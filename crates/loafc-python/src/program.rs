@@ -155,16 +155,18 @@ impl Callable {
         Ok(false)
     }
 
-    /// Reads all layouts and checks them against the program's types.
+    /// Checks all layouts against the program's types. Those that guards keep as they were at the first call are
+    /// not read again.
     fn plan_of_layouts(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
         let first = !self.checked.load(Ordering::Relaxed);
+        let is_kept = |k: usize| !first && !self.sources[k].is_unguarded();
         let mut layouts: Vec<Dims> = Vec::with_capacity(self.sources.len());
-        for (input, object) in self.executable.inputs().iter().zip(&arguments.objects) {
+        for (k, input) in self.executable.inputs().iter().enumerate() {
             layouts.push(match &input.kind {
                 InputKind::Size(_) => Dims::default(),
                 InputKind::Tensor(ty) => match fixed_layout(ty) {
-                    Some(layout) if !first => layout,
-                    _ => layout_of(py, object.bind(py))?,
+                    Some(layout) if is_kept(k) => layout,
+                    _ => layout_of(py, arguments.objects[k].bind(py))?,
                 },
             });
         }
@@ -174,10 +176,10 @@ impl Callable {
                 InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
                 InputKind::Tensor(ty) => InputValue::Tensor {
                     ptr: arguments.pointers[k],
-                    dtype: if first {
-                        errors::dtype_of(py, arguments.objects[k].bind(py))?
-                    } else {
+                    dtype: if is_kept(k) {
                         ty.dtype
+                    } else {
+                        errors::dtype_of(py, arguments.objects[k].bind(py))?
                     },
                     shape: &layouts[k].0,
                     strides: &layouts[k].1,
