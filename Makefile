@@ -1,6 +1,6 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler lint fmt
 
 PY := .venv/bin/python
 
@@ -12,7 +12,7 @@ DEMO_FLAGS := $(if $(INDUCTOR),--inductor) $(if $(SHORT),--short)
 RUST_TEST := $(if $(shell cargo nextest --version 2>/dev/null),cargo nextest run,cargo test)
 
 help: ## Print what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 bootstrap: ## Install what is missing and build loafc into .venv
 	@scripts/bootstrap.sh
@@ -27,6 +27,9 @@ test-rust: ## Run the Rust tests
 
 test-python: ## Run the Python tests against the loafc in .venv
 	$(PY) -m pytest
+
+bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare kernels and seconds (minutes)
+	$(PY) -m loafc.bench scheduler $(if $(JSON),--json $(JSON))
 
 lint: ## Check format and lints
 	cargo fmt --all --check

@@ -1,0 +1,1 @@
+"""Benchmarks against TorchInductor: ``python -m loafc.bench NAME``."""

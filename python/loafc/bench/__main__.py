@@ -1,0 +1,21 @@
+"""``python -m loafc.bench NAME [options]`` runs a benchmark; ``NAME --help`` tells its options."""
+
+from __future__ import annotations
+
+import sys
+
+from . import scheduler
+
+BENCHMARKS = {"scheduler": scheduler.main}
+
+
+def main(args: list[str]) -> int:
+    """Runs the benchmark that the first argument names; returns the exit status."""
+    if not args or args[0] not in BENCHMARKS:
+        print(f"usage: python -m loafc.bench {{{','.join(BENCHMARKS)}}} [options]", file=sys.stderr)
+        return 2
+    return BENCHMARKS[args[0]](args[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""What benchmarks compare: that graphs are captured as they are compiled, and that counts and bars are right."""
+
+from __future__ import annotations
+
+import json
+
+import loafc
+import pytest
+import torch
+from loafc.bench import inductor, scheduler
+from loafc.bench.capture import capture
+from loafc.bench.models import Model
+
+
+class Tiny(torch.nn.Module):
+    """Returns logits, and a loss when there are labels, as the models of transformers do."""
+
+    class Result:
+        def __init__(self, logits, loss):
+            self.logits, self.loss = logits, loss
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(16)
+        self.linear = torch.nn.Linear(16, 4)
+
+    def forward(self, x, labels=None):
+        logits = self.linear(self.norm(x).relu()).softmax(-1)
+        return self.Result(logits, None if labels is None else (logits - labels).square().mean())
+
+
+def tiny() -> Model:
+    return Model("tiny", Tiny(), {"x": torch.randn(8, 16)}, torch.randn(8, 4))
+
+
+def test_each_graph_of_a_model_is_captured_once():
+    graphs = dict(scheduler.graphs_of(tiny()))
+    assert list(graphs) == ["inference", "forward", "backward"]
+    assert [g.kind for g in graphs.values()] == list(graphs)
+    for captured in graphs.values():
+        placeholders = [n for n in captured.graph.graph.nodes if n.op == "placeholder"]
+        assert len(placeholders) == len(captured.inputs)
+
+
+def test_graphs_are_those_that_loafc_compiles():
+    model = tiny()
+    args = model.module, model.batch["x"]
+    (captured,) = capture(lambda m, x: m(x).logits, *args)
+    with torch.no_grad():
+        report = loafc.explain(lambda m, x: m(x).logits, *args)
+    ours = scheduler.schedule(captured, 2)
+    assert ours.kernels == report.kernels
+    assert ours.nodes == sum(len(k["members"]) for k in kernels_of(report))
+    assert len(ours.fuse_seconds) == 2 and all(s > 0 for s in ours.fuse_seconds)
+
+
+def kernels_of(report):
+    return [k for g in json.loads(report.to_json())["graphs"] for k in g["report"]["kernels"]]
+
+
+def test_a_copy_of_a_graph_can_be_changed():
+    (captured,) = capture(lambda x: x.exp() + 1, torch.randn(4))
+    before = str(captured.graph.graph)
+    copy = captured.copy()
+    assert str(copy.graph) == before
+    assert all("val" in n.meta for n in copy.graph.nodes if n.op != "output")
+    for node in reversed(copy.graph.nodes):
+        copy.graph.erase_node(node)
+    assert str(captured.graph.graph) == before
+
+
+@pytest.mark.parametrize(
+    ("kernels", "seconds", "wrong"),
+    [(3, 0.001, []), (4, 0.001, ["kernels"]), (3, 0.002, ["fusing"]), (4, 0.002, ["kernels", "fusing"])],
+)
+def test_more_kernels_or_more_time_than_allowed_is_told(kernels, seconds, wrong):
+    ours = scheduler.Schedule(nodes=9, kernels=kernels, fuse_seconds=[seconds, seconds, 1.0])
+    theirs = inductor.Schedule(nodes=9, kernels=3, generated=5, metric=5, fuse_seconds=[0.1, 0.1, 9.0])
+    problems = scheduler.Row("tiny", "forward", ours, theirs).problems()
+    assert len(problems) == len(wrong)
+    assert all(w in p and "tiny forward" in p for w, p in zip(wrong, problems, strict=True))
