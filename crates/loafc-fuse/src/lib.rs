@@ -14,6 +14,7 @@ pub mod order;
 mod rounds;
 pub mod schedule;
 pub mod transforms;
+pub mod verify;
 
 use loafc_ir::nest::{NestProgram, Step, StepId};
 
@@ -45,6 +46,9 @@ pub enum FuseError {
         /// Number of buffers.
         count: usize,
     },
+    /// The scheduler broke a rule of its own; debug builds find out.
+    #[error("the schedule is broken, which is a bug of the scheduler: {0}")]
+    Broken(verify::ScheduleError),
 }
 
 /// Schedules a program: decides what is fused with what.
@@ -62,7 +66,11 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
     };
     log.kernels = kernels.iter().filter_map(|k| k.1.clone()).collect();
     let steps = kernels.into_iter().map(|k| k.0).collect();
-    Ok(Fused { schedule: Schedule { program, steps }, log })
+    let schedule = Schedule { program, steps };
+    if cfg!(debug_assertions) {
+        verify::verify_schedule(&schedule).map_err(FuseError::Broken)?;
+    }
+    Ok(Fused { schedule, log })
 }
 
 fn check_buffers(program: &NestProgram) -> Result<(), FuseError> {

@@ -6,6 +6,7 @@
 use loafc_fuse::interpret::run_schedule;
 use loafc_fuse::log::{DecisionLog, Round};
 use loafc_fuse::options::Limits;
+use loafc_fuse::verify::verify_schedule;
 use loafc_fuse::{FuseOptions, Fused, fuse};
 use loafc_ir::interp::nest::{ProgramInputs, reference_extern, run_program};
 use loafc_ir::nest::NestProgram;
@@ -18,7 +19,9 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 fn fused(program: &NestProgram, options: &FuseOptions) -> Fused {
-    fuse(program.clone(), options).expect("a valid program")
+    let fused = fuse(program.clone(), options).expect("a valid program");
+    verify_schedule(&fused.schedule).expect("a valid schedule");
+    fused
 }
 
 fn regular_fusions(log: &DecisionLog) -> Vec<(u32, u32)> {
