@@ -141,16 +141,6 @@ impl<'a> BodyEval<'a> {
         Ok(eval)
     }
 
-    /// Element type of each value, as [`Body::dtypes`].
-    pub fn types(&self) -> &[DType] {
-        &self.types
-    }
-
-    /// The latest value of each operation; stores and checks have none.
-    pub fn values(&self) -> &[Scalar] {
-        &self.values
-    }
-
     /// Sets all reductions to the value of no iterations.
     pub fn start(&mut self) -> Result<(), InterpError> {
         self.accumulators.clear();
