@@ -1,10 +1,8 @@
 //! Turns the compiler's errors into Python's: `loafc.errors`' classes for what fails to compile, PyTorch's own error
 //! for an operator that failed, and the class that eager mode raises where a check in a kernel failed.
 
-use loafc_ir::dtype::DType;
 use loafc_runtime::RunError;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 
 /// An error of a class in `loafc.errors`.
@@ -39,16 +37,4 @@ pub fn run_error(py: Python<'_>, error: RunError) -> PyErr {
 
 fn is_about_an_index(message: &str) -> bool {
     message.contains("index") || message.contains("out of bounds") || message.contains("out of range")
-}
-
-/// The element type of a torch tensor.
-pub fn dtype_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let dtype = tensor.getattr(intern!(py, "dtype"))?;
-    let name: String = py
-        .import(intern!(py, "loafc.literals"))?
-        .getattr(intern!(py, "DTYPE_NAMES"))?
-        .get_item(&dtype)
-        .map_err(|_| PyValueError::new_err(format!("loafc doesn't know the element type {dtype}")))?
-        .extract()?;
-    name.parse().map_err(|error: loafc_ir::dtype::UnknownDType| PyValueError::new_err(error.to_string()))
 }

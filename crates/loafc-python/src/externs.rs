@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack::{self, Layout};
+use crate::tensor::data_ptr;
 
 /// The call sites of a program, by step.
 #[derive(Default)]
@@ -262,12 +263,6 @@ fn arrange<'py>(
     let strides = PyTuple::new(py, spec.strides)?;
     let copy = value.call_method1(intern!(py, "new_empty_strided"), (shape, strides))?;
     copy.call_method1(intern!(py, "copy_"), (value,))
-}
-
-/// The address of a tensor's first element.
-pub fn data_ptr(tensor: &Bound<'_, PyAny>) -> PyResult<*mut u8> {
-    let address: usize = tensor.call_method0(intern!(tensor.py(), "data_ptr"))?.extract()?;
-    Ok(address as *mut u8)
 }
 
 /// Which argument of an operator.

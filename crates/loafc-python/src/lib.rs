@@ -8,6 +8,7 @@ mod options;
 mod program;
 mod report;
 mod source;
+mod tensor;
 
 use std::time::Instant;
 

@@ -20,8 +20,9 @@ use smallvec::SmallVec;
 
 use crate::dlpack::{self, Layout};
 use crate::errors;
-use crate::externs::{AtenExterns, CallSites, data_ptr};
+use crate::externs::{AtenExterns, CallSites};
 use crate::source::Source;
+use crate::tensor::{Dims, data_ptr, dtype_of, layout_of};
 
 /// Work of a call, in bytes and operations, from which on other Python threads may run beside it.
 const RELEASE_GIL_FROM: i64 = 1 << 18;
@@ -176,11 +177,7 @@ impl Callable {
                 InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
                 InputKind::Tensor(ty) => InputValue::Tensor {
                     ptr: arguments.pointers[k],
-                    dtype: if is_kept(k) {
-                        ty.dtype
-                    } else {
-                        errors::dtype_of(py, arguments.objects[k].bind(py))?
-                    },
+                    dtype: if is_kept(k) { ty.dtype } else { dtype_of(py, arguments.objects[k].bind(py))? },
                     shape: &layouts[k].0,
                     strides: &layouts[k].1,
                 },
@@ -250,19 +247,6 @@ impl Job<'_> {
             self.executable.run_planned(self.plan, self.pointers, &mut self.externs, self.team)
         })
     }
-}
-
-type Dims = (SmallVec<[i64; 6]>, SmallVec<[i64; 6]>);
-
-/// Shape and strides of a tensor.
-fn layout_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<Dims> {
-    let shape = tensor.getattr(intern!(py, "shape"))?;
-    let strides = tensor.call_method0(intern!(py, "stride"))?;
-    Ok((integers(&shape)?, integers(&strides)?))
-}
-
-fn integers(tuple: &Bound<'_, PyAny>) -> PyResult<SmallVec<[i64; 6]>> {
-    tuple.cast::<PyTuple>()?.iter_borrowed().map(|v| v.extract()).collect()
 }
 
 /// The layout of a type without size symbols.

@@ -6,7 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::externs::data_ptr;
+use crate::tensor::data_ptr;
 
 /// The source of one input.
 pub enum Source {
