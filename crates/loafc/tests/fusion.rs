@@ -74,11 +74,22 @@ fn random_inputs(graph: &Graph) -> Vec<Value> {
         .collect()
 }
 
+/// The largest difference relative to the largest finite element; infinite where only one of two is a number.
 fn worst_difference(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_host().expect("host"), b.to_host().expect("host"));
     assert_eq!((a.dtype, &a.shape), (b.dtype, &b.shape));
-    let scale = a.data.iter().map(|v| v.to_f64().abs()).fold(1e-3, f64::max);
-    a.data.iter().zip(&b.data).map(|(x, y)| (x.to_f64() - y.to_f64()).abs() / scale).fold(0.0, f64::max)
+    let finite = a.data.iter().map(|v| v.to_f64().abs()).filter(|v| v.is_finite());
+    let scale = finite.fold(1e-3, f64::max);
+    let mut worst: f64 = 0.0;
+    for (x, y) in a.data.iter().zip(&b.data) {
+        let (x, y) = (x.to_f64(), y.to_f64());
+        if x == y || (x.is_nan() && y.is_nan()) {
+            continue;
+        }
+        let difference = (x - y).abs() / scale;
+        worst = if difference.is_nan() { f64::INFINITY } else { worst.max(difference) };
+    }
+    worst
 }
 
 fn check_values(name: &str, graph: &Graph, options: &Options, final_round: bool) {

@@ -2,7 +2,8 @@
 //! the final round off, on, and with fusions in random order. (The scheduler's own guarantees are tested where the
 //! scheduler is.)
 //!
-//! `LOAFC_RANDOM_PROGRAMS` sets how many programs are tried, `LOAFC_RANDOM_SEED` where to start.
+//! `LOAFC_RANDOM_PROGRAMS` sets how many programs are tried, `LOAFC_RANDOM_SEED` where to start, and
+//! `LOAFC_RANDOM_FAILURES` how many wrong ones are shown.
 
 use loafc::{Compiler, Options, Tensor, Value};
 use loafc::{Level, Outcome};
@@ -10,7 +11,10 @@ use loafc_ir::ops::{EvalResult, GraphInput, GraphOutput, eval_graph};
 use loafc_ir::random_program::{Random, random_inputs, random_program, same_values};
 
 fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, not a whole number")),
+        Err(_) => default,
+    }
 }
 
 /// The program's inputs with the strides of their types.
@@ -44,9 +48,14 @@ fn as_result(outcome: &Outcome) -> EvalResult {
     }
 }
 
-fn check(seed: u64) -> Result<(), String> {
+/// The program of a seed, and what its inputs are drawn from.
+fn program_of(seed: u64) -> (String, Random) {
     let mut random = Random(seed ^ 0x5eed);
-    let text = random_program(seed, 3 + random.below(12));
+    (random_program(seed, 3 + random.below(12)), random)
+}
+
+fn check(seed: u64) -> Result<(), String> {
+    let (text, mut random) = program_of(seed);
     let wrong = |e: String| format!("seed {seed}: {e}\n{text}");
     let graph = loafc_ir::text::parse(&text, "random").map_err(|e| wrong(e.to_string()))?;
     let inputs = random_inputs(&graph, &mut random);
@@ -77,7 +86,7 @@ fn machine_code_computes_what_the_tensor_program_says() {
     let wrong: Vec<String> = (start..start + count)
         .filter_map(|seed| match std::panic::catch_unwind(|| check(seed)) {
             Ok(result) => result.err(),
-            Err(_) => Some(format!("seed {seed}: panicked\n{}", random_program(seed, 8))),
+            Err(_) => Some(format!("seed {seed}: panicked\n{}", program_of(seed).0)),
         })
         .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
         .collect();
