@@ -183,7 +183,8 @@ fn decisions_in_a_process(file: &str, threads: usize) -> String {
 
 #[test]
 fn twenty_processes_with_different_thread_counts_decide_the_same() {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fusion/total_and_both_layouts.loaf");
+    let program =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fusion/total_and_both_layouts.loaf");
     let file = program.to_str().unwrap();
     let first = decisions_in_a_process(file, 1);
     assert!(first.contains("\"fused\""));
