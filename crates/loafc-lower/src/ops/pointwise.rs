@@ -1,6 +1,7 @@
 //! Arithmetic, comparisons, logic, rounding and elementary functions, element by element.
 
 use loafc_ir::dtype::{DType, Scalar};
+use loafc_ir::interp::scalar::highest_finite;
 use loafc_ir::nest::{BinaryOp, UnaryOp};
 use loafc_ir::ops::promote::result_type;
 use loafc_ir::ops::{Call, Operand};
@@ -254,13 +255,10 @@ fn nan_to_num(cx: &mut Cx, c: &Call) -> Lowered {
     if !dtype.is_float() {
         return Ok(vec![cx.copy(a)]);
     }
-    let largest = match dtype {
-        DType::F64 => f64::MAX,
-        DType::F32 => f64::from(f32::MAX),
-        DType::F16 => half::f16::MAX.to_f64(),
-        DType::BF16 => half::bf16::MAX.to_f64(),
-        _ => return Err(Refusal::Extern),
-    };
+    if matches!(dtype, DType::F8E4M3FN | DType::F8E5M2) {
+        return Err(Refusal::Extern);
+    }
+    let largest = highest_finite(dtype);
     let nan = c.float_or(1, "nan", 0.0)?;
     let posinf = c.float_or(2, "posinf", largest)?;
     let neginf = c.float_or(3, "neginf", -largest)?;

@@ -26,7 +26,7 @@ pub(super) const OPS: &[OpDef] = &[
         if !d.is_float() {
             return Ok(x[0]);
         }
-        let (nan, highest) = (c.float_or(1, "nan", 0.0)?, largest(d));
+        let (nan, highest) = (c.float_or(1, "nan", 0.0)?, scalar::highest_finite(d));
         let value = x[0].to_f64();
         float(
             d,
@@ -79,16 +79,4 @@ fn bounded(op: BinaryOp, dtype: DType, x: Scalar, limit: Scalar) -> Result<Scala
 
 fn choose(_: &Call, _: DType, x: &[Scalar]) -> Result<Scalar, Fault> {
     Ok(if x[0].to_bool() { x[1] } else { x[2] })
-}
-
-/// The largest finite value of a float type.
-fn largest(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::MAX,
-        DType::F16 => 65504.0,
-        DType::BF16 => f64::from(half::bf16::MAX.to_f32()),
-        DType::F8E4M3FN => 448.0,
-        DType::F8E5M2 => 57344.0,
-        _ => f64::from(f32::MAX),
-    }
 }
