@@ -6,6 +6,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::interp::tensor::HostTensor;
+use loafc_ir::random_program::Random;
 use loafc_runtime::pool::{Block, OutOfMemory, Pool};
 use loafc_runtime::strided::{self, contiguous_strides, for_each_position};
 use loafc_runtime::value::{Keepalive, span};
@@ -338,15 +339,7 @@ impl Tensor {
     /// When it is too large, or complex.
     pub fn random(dtype: DType, shape: &[usize], seed: u64) -> Result<Tensor, TensorError> {
         let count = Tensor::uninitialized(dtype, shape)?.numel();
-        let mut state = seed;
-        let mut next = || {
-            // SplitMix64.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
+        let mut random = Random(seed);
         let value = |bits: u64| {
             let quarter = |k: u32| f64::from((bits >> (16 * k)) as u16) / 65536.0;
             match dtype {
@@ -358,7 +351,7 @@ impl Tensor {
         };
         let data = (0..count)
             .map(|_| {
-                let v = value(next());
+                let v = value(random.bits());
                 // Through the bits, so that the value is one that the type holds.
                 loafc_ir::interp::scalar::from_bits(loafc_ir::interp::scalar::to_bits(v, dtype), dtype)
             })
