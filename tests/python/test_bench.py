@@ -75,7 +75,7 @@ def test_a_copy_of_a_graph_can_be_changed():
 )
 def test_more_kernels_or_more_time_than_allowed_is_told(kernels, seconds, wrong):
     ours = scheduler.Schedule(nodes=9, kernels=kernels, fuse_seconds=[seconds, seconds, 1.0])
-    theirs = inductor.Schedule(nodes=9, kernels=3, generated=5, metric=5, fuse_seconds=[0.1, 0.1, 9.0])
+    theirs = inductor.Schedule(9, kernels=3, generated=5, metric=5, fuse_seconds=[0.1, 0.1, 9.0], whole_seconds=[1.0])
     problems = scheduler.Row("tiny", "forward", ours, theirs).problems()
     assert len(problems) == len(wrong)
     assert all(w in p and "tiny forward" in p for w, p in zip(wrong, problems, strict=True))

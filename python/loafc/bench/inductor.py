@@ -26,6 +26,9 @@ class Schedule:
     to share one are tiled in different ways at times, and then don't. ``metric`` are
     ``torch._inductor.metrics.generated_kernel_count`` without what shares an outer loop; such failed attempts count
     again there.
+
+    ``fuse_seconds`` are those of all fusion rounds in each run, ``whole_seconds`` those of the scheduler from lowered
+    buffers to the final order.
     """
 
     nodes: int
@@ -33,6 +36,7 @@ class Schedule:
     generated: int
     metric: int
     fuse_seconds: list[float]
+    whole_seconds: list[float]
 
 
 class _Stop(BaseException):
@@ -45,7 +49,7 @@ def schedule(captured: Captured, repeat: int) -> Schedule:
     from torch._inductor.codegen.cpp import KernelGroup
     from torch._inductor.graph import GraphLowering
 
-    runs: list[_Fusion] = []
+    runs: list[_Run] = []
     generated = 0
     finalize = KernelGroup.finalize_kernel
 
@@ -62,43 +66,56 @@ def schedule(captured: Captured, repeat: int) -> Schedule:
     with (
         mock.patch.object(KernelGroup, "finalize_kernel", count),
         mock.patch.object(GraphLowering, "compile_to_module", generate_only),
-        _watched_fusion(runs, stop=False),
+        _watched_scheduler(runs, stop=False),
     ):
         _compile(captured)
     enclosed = sum(c.inner_kernel_number for c in metrics.cpp_outer_loop_fused_inner_counts)
     metric = metrics.generated_kernel_count - enclosed
     for _ in range(repeat - 1):
-        with _watched_fusion(runs, stop=True):
+        with _watched_scheduler(runs, stop=True):
             _compile(captured)
-    return Schedule(runs[0].nodes, runs[0].kernels, generated, metric, [r.seconds for r in runs])
+    fuse_seconds, whole_seconds = [r.fuse_seconds for r in runs], [r.whole_seconds for r in runs]
+    return Schedule(runs[0].nodes, runs[0].kernels, generated, metric, fuse_seconds, whole_seconds)
 
 
-@dataclass(frozen=True)
-class _Fusion:
-    """One run of all of the scheduler's fusion rounds."""
+@dataclass
+class _Run:
+    """One run of the scheduler."""
 
-    nodes: int
-    kernels: int
-    seconds: float
+    nodes: int = 0
+    kernels: int = 0
+    fuse_seconds: float = 0.0
+    whole_seconds: float = 0.0
 
 
 @contextmanager
-def _watched_fusion(runs: list[_Fusion], *, stop: bool) -> Iterator[None]:
-    """Notes each run of the fusion rounds; with ``stop``, leaves the compilation after it."""
+def _watched_scheduler(runs: list[_Run], *, stop: bool) -> Iterator[None]:
+    """Notes each run of the scheduler; with ``stop``, leaves the compilation after it."""
     from torch._inductor.scheduler import Scheduler
 
+    run_all: Callable[..., None] = Scheduler.__init__
     fuse_nodes: Callable[..., Any] = Scheduler.fuse_nodes
 
-    def watched(self: Scheduler, before: list[Any]) -> Any:
+    def watched(self: Scheduler, buffers: list[Any]) -> None:
+        runs.append(_Run())
         start = time.perf_counter()
-        after = fuse_nodes(self, before)
-        seconds = time.perf_counter() - start
-        runs.append(_Fusion(_loop_nests(before), _loop_nests(after), seconds))
+        run_all(self, buffers)
+        runs[-1].whole_seconds = time.perf_counter() - start
         if stop:
             raise _Stop
+
+    def watched_fusion(self: Scheduler, before: list[Any]) -> Any:
+        start = time.perf_counter()
+        after = fuse_nodes(self, before)
+        run = runs[-1]
+        run.fuse_seconds += time.perf_counter() - start
+        run.nodes, run.kernels = _loop_nests(before), _loop_nests(after)
         return after
 
-    with mock.patch.object(Scheduler, "fuse_nodes", watched):
+    with (
+        mock.patch.object(Scheduler, "__init__", watched),
+        mock.patch.object(Scheduler, "fuse_nodes", watched_fusion),
+    ):
         yield
 
 
