@@ -155,7 +155,8 @@ def _compile(
     metrics.add_graph(report, seconds)
     if observe is not None:
         observe(CompiledGraph(name, kind, converted.text, report, seconds))
-    return _boxed(program, converted)
+    run = _boxed(program, converted)
+    return _placed(run, gm, name, converted, options) if converted.storage_offsets else run
 
 
 def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
@@ -186,6 +187,27 @@ def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _placed(
+    run: Callable[[list[Any]], Sequence[Any]], gm: GraphModule, name: str, converted: Converted, options: _loafc.Options
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """Runs arguments that start elsewhere in their storage than those compiled for in eager mode."""
+    offsets = list(converted.storage_offsets.items())
+    eager = _eager(gm)
+
+    def run_where_placed(args: list[Any]) -> Sequence[Any]:
+        if all(args[k].storage_offset() == offset for k, offset in offsets):
+            return run(args)
+        reason = "an argument of as_strided starts elsewhere in its storage than the one compiled for"
+        if not options.fallback:
+            raise CompileError(f"{name}: {reason}")
+        metrics.add_fallback()
+        warnings.warn(f"loafc runs {name} in eager mode: {reason}", LoafcWarning, stacklevel=2)
+        return eager(args)
+
+    run_where_placed._boxed_call = True  # type: ignore[attr-defined]
+    return run_where_placed
 
 
 def _eager(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:

@@ -81,12 +81,15 @@ class Converted:
     constants: list[torch.Tensor]
     # Operators by their name in the text: overloads, and the numbered Python operators.
     operators: dict[str, Callable[..., Any]]
-    # For each value that the graph returns, the program's output of this position, or `Literal`.
+    # For each value that the graph returns, the program's output of this position, or `Literal`. A value that is
+    # returned twice is one output.
     outputs: list[int | Literal]
     # Positions of arguments with a lazy conjugation or negation, which must be made real first.
     lazy_positions: list[int] = field(default_factory=list)
     # Positions of gradients of outputs: what autograd passes there is under no guard.
     unguarded_positions: set[int] = field(default_factory=set)
+    # Where arguments start in their storage, for those on which the program depends in that. No guard keeps it.
+    storage_offsets: dict[int, int] = field(default_factory=dict)
 
     @property
     def returns_program_outputs(self) -> bool:
@@ -132,6 +135,8 @@ class _Converter:
         self.locations: dict[str, str] = {}
         self.operators: dict[str, Callable[..., Any]] = {}
         self.target_names: dict[Any, str] = {}
+        # Arguments whose place in their storage was counted on.
+        self.placed: set[Node] = set()
         self.constants: list[torch.Tensor] = []
         self.constant_inputs: list[str] = []
         self.constant_names: dict[str, str] = {}
@@ -225,14 +230,35 @@ class _Converter:
         op = self._target_name(target)
         if op in _SIZE_ASSERTIONS:
             return
-        if op in _AS_STRIDED:
-            _check_storage(node)
         if op in _STORAGE_OPERATORS:
             raise ConvertError(f"`{node.name}`: {op} replaces a tensor's storage")
         if isinstance(val, (int, float, bool)):
             self.names[node] = self._literal(val)
             return
-        self._emit(node, self._results(node, val), target, node.args)
+        args = self._own_memory_args(node) if op in _AS_STRIDED else node.args
+        self._emit(node, self._results(node, val), target, args)
+
+    def _own_memory_args(self, node: Node) -> tuple[Any, ...]:
+        """The arguments of an ``as_strided`` with the offset counted from where the program's memory starts.
+
+        ATen counts it from the start of the storage. A program's buffers start at the first element of the input
+        or of the computed tensor, so that one is the tensor to view.
+        """
+        root, args = _as_strided_in_root(node)
+        # The operator of ATen that copies is called with the argument itself, in its storage.
+        if node.target is torch.ops.aten.as_strided_copy.default and root.op != "call_function":
+            return node.args
+        if root.op == "placeholder":
+            self.placed.add(root)
+        offset = args[-1]
+        known = offset if type(offset) is int else offset.node.maybe_as_int()
+        if known is not None and known < 0:
+            raise ConvertError(
+                f"`{node.name}` views memory that lies {-known} elements before the first one of `{root.name}`"
+            )
+        if known is not None:
+            _check_extent(node, root, args)
+        return args if known != 0 else (*args[:-1], None)
 
     def _effect(self, node: Node, val: Any) -> None:
         """A call with effects, which tokens keep in order: calls of a program are in order without them."""
@@ -406,6 +432,8 @@ class _Converter:
         values = returned if isinstance(returned, (list, tuple)) else (returned,)
         outputs: list[int | Literal] = []
         texts: list[str] = []
+        # A tensor that is returned twice is one object: autograd counts writes to it by the object.
+        positions: dict[str, int] = {}
         for value in values:
             name = self.names.get(value) if isinstance(value, Node) else value
             if isinstance(name, _PythonObject):
@@ -414,8 +442,10 @@ class _Converter:
                 name = self._size(name)
             if isinstance(name, str):
                 self.used.add(name)
-                outputs.append(len(texts))
-                texts.append(name)
+                if name not in positions:
+                    positions[name] = len(texts)
+                    texts.append(name)
+                outputs.append(positions[name])
             elif name is None:
                 outputs.append(len(texts))
                 texts.append("none")
@@ -526,26 +556,61 @@ class _Converter:
             outputs=outputs,
             lazy_positions=lazy,
             unguarded_positions=unguarded,
+            storage_offsets={
+                k: offset
+                for k, node in enumerate(placeholders)
+                if node in self.placed and type(offset := _first_element(node)) is int
+            },
         )
 
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         return symbol_hint(self.shape_env, symbol)
 
 
-def _check_storage(node: Node) -> None:
+def _as_strided_in_root(node: Node) -> tuple[Node, tuple[Any, ...]]:
+    """What an ``as_strided`` views, and its arguments for that tensor: sizes, strides and the offset from its first
+    element. A scatter writes to a copy of its own argument; the others view what their argument is a view of."""
+    base = node.args[0]
+    scatter = node.target is torch.ops.aten.as_strided_scatter.default
+    root = base if scatter else _root(base)
+    names = ("size", "stride", "storage_offset")
+    first = 2 if scatter else 1
+    given = dict(zip(names, node.args[first:], strict=False))
+    size, stride, offset = (given.get(n, node.kwargs.get(n)) for n in names)
+    if offset is None:
+        offset = _first_element(base)
+    elif isinstance(offset, Node):
+        offset = offset.meta["val"]
+    return root, (root, *node.args[1:first], size, stride, offset - _first_element(root))
+
+
+def _first_element(node: Node) -> Any:
+    """Where a tensor starts in its storage."""
+    return node.meta["val"].storage_offset()
+
+
+def _root(node: Node) -> Node:
+    """The tensor of its own memory that this one is a view of, as far as both count in the same elements."""
+    while node.op == "call_function":
+        view = node.args[0] if node.target is operator.getitem else node
+        source = view.args[0] if returns_alias(view.target) else None
+        if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor):
+            break
+        if source.meta["val"].dtype != node.meta["val"].dtype:
+            break
+        node = source
+    return node
+
+
+def _check_extent(node: Node, root: Node, args: Sequence[Any]) -> None:
     """Refuses a view beyond the memory of the tensor that it is a view of, and leaves it to eager mode's own error.
 
     A fake tensor's storage grows with such a view, so the memory is reckoned from the tensor that was computed. An
     argument may lie in a larger storage: it isn't checked.
     """
-    root = node.args[0]
-    while isinstance(root, Node) and root.op == "call_function" and returns_alias(root.target):
-        root = root.args[0]
-    if not isinstance(root, Node) or root.op != "call_function" or not isinstance(root.meta["val"], torch.Tensor):
+    if root.op != "call_function":
         return
-    first = 2 if "scatter" in str(node.target) else 1
-    size, stride, *rest = node.args[first:]
-    offset = rest[0] if rest and rest[0] is not None else 0
+    size, stride, offset = args[-3:]
     made = root.meta["val"]
     numbers = [*size, *stride, offset, *made.shape, *made.stride()]
     if not all(type(n) is int for n in numbers) or 0 in size:

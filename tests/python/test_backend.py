@@ -192,3 +192,59 @@ def test_compiling_warns_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error", loafc.LoafcWarning)
         torch.compile(lambda x: x.sin() + 1, backend="loafc")(torch.ones(3))
+
+
+@pytest.mark.parametrize("fn", [torch.exp, torch.tanh, torch.sigmoid, lambda x: x.softmax(0)])
+def test_writing_to_a_result_that_backward_needs_is_an_error(fn):
+    x = torch.randn(5, requires_grad=True)
+    y = compiled(lambda x: fn(x * 2))(x)
+    with torch.no_grad():
+        y.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_result_that_is_part_of_an_input_keeps_its_place():
+    x = torch.arange(6.0)
+    first, second = compiled(lambda a, b: (a.mul_(2), b.add_(1)))(x, x[1:])
+    assert first.tolist() == [0, 3, 5, 7, 9, 11]
+    assert second.tolist() == [3, 5, 7, 9, 11] and second.storage_offset() == 1
+    second.zero_()
+    assert x.tolist() == [0] * 6
+
+
+_AS_STRIDED_FUNCTIONS = {
+    "view": lambda a: a.as_strided((3,), (2,), 4) + 1,
+    "the offset of the argument": lambda a: a[1:].as_strided((2,), (2,)) + 1,
+    "view of a view": lambda a: a[1:].as_strided((2,), (1,), 4) + 1,
+    "view of a part": lambda a: a.split(2)[1].as_strided((2,), (1,), 4) + 1,
+    "view of a computed tensor": lambda a: (a * 2)[1:].as_strided((2,), (1,), 2) + 1,
+    "copy": lambda a: torch.as_strided_copy(a, (2,), (2,), 4),
+    "copy of a computed tensor": lambda a: torch.as_strided_copy((a * 2)[1:], (2,), (2,), 1),
+    "scatter": lambda a: torch.as_strided_scatter(a, torch.ones(2), (2,), (1,), 4),
+}
+
+
+@pytest.mark.parametrize("start", [0, 3])
+@pytest.mark.parametrize("fn", _AS_STRIDED_FUNCTIONS.values(), ids=_AS_STRIDED_FUNCTIONS)
+def test_as_strided_counts_from_the_start_of_the_storage(fn, start):
+    x = torch.arange(10.0)[start:]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", loafc.LoafcWarning)
+        compare(compiled(fn)(x), fn(x))
+
+
+def test_as_strided_before_the_first_element_runs_in_eager_mode():
+    fn = lambda a: a.as_strided((2,), (1,), 1) + 1
+    x = torch.arange(10.0)[3:]
+    with pytest.warns(loafc.LoafcWarning, match="before the first one"):
+        compare(torch.compile(fn, backend="loafc")(x), fn(x))
+
+
+def test_as_strided_of_arguments_that_start_elsewhere_runs_in_eager_mode():
+    fn = lambda a: a.as_strided((3,), (2,), 4) + 1
+    run = torch.compile(fn, backend="loafc")
+    arguments = [torch.arange(20.0)[start : start + 7] for start in (3, 0, 2)]
+    compare(run(arguments[0]), fn(arguments[0]))
+    with pytest.warns(loafc.LoafcWarning, match="starts elsewhere"):
+        compare([run(x) for x in arguments], [fn(x) for x in arguments])

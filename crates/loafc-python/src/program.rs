@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use loafc_ir::graph::TensorType;
+use loafc_runtime::pool::Block;
 use loafc_runtime::threads::{OpenMpTeam, Serial, Team};
 use loafc_runtime::{
     CallPlan, Executable, InputKind, InputValue, OutputMemory, OutputTensor, OutputValue, RunError,
@@ -211,7 +212,7 @@ impl Callable {
         let layout =
             Layout { ptr: tensor.ptr, dtype: tensor.dtype, shape: &tensor.shape, strides: &tensor.strides };
         match tensor.memory {
-            OutputMemory::Block(block) => dlpack::tensor(py, layout, Some(block)),
+            OutputMemory::Block(block) => of_block(py, block, layout),
             OutputMemory::Foreign(keepalive) => match keepalive.downcast_ref::<Py<PyAny>>() {
                 Some(object) => {
                     let object = object.bind(py);
@@ -273,6 +274,25 @@ fn view_of<'py>(
     let offset = start + bytes / layout.dtype.bytes() as isize;
     let arguments = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?, offset);
     tensor.call_method1(intern!(py, "as_strided"), arguments)
+}
+
+/// A tensor on a block of the pool. Its storage starts where the block does: the offset in it tells AOTAutograd which
+/// part of its base a result is.
+fn of_block<'py>(py: Python<'py>, block: Arc<Block>, layout: Layout<'_>) -> PyResult<Bound<'py, PyAny>> {
+    let item = layout.dtype.bytes();
+    let start = block.as_ptr();
+    let bytes = (layout.ptr as usize).wrapping_sub(start as usize);
+    if bytes == 0 || !bytes.is_multiple_of(item) || layout.shape.contains(&0) {
+        return dlpack::tensor(py, layout, Some(block));
+    }
+    let offset = (bytes / item) as i64;
+    let last: i64 = layout.shape.iter().zip(layout.strides).map(|(n, stride)| (n - 1) * stride).sum();
+    let whole = Layout { ptr: start, dtype: layout.dtype, shape: &[offset + last + 1], strides: &[1] };
+    let tensor = dlpack::tensor(py, whole, Some(block))?;
+    // Not `as_strided`, whose result autograd takes for a view of another tensor.
+    let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
+    let (shape, strides) = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?);
+    tensor.call_method1(intern!(py, "set_"), (storage, offset, shape, strides))
 }
 
 /// PyTorch's own thread team, with as many threads as PyTorch uses now.
