@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::dtype::DType;
-use crate::graph::{Arg, Graph, Input, Node, TensorId, TensorType, Value, ValueType};
+use crate::graph::{Arg, Graph, Input, Node, TensorId, TensorType, TypeError, Value, ValueType};
 use crate::ops::{self, InferError};
 use crate::size::Size;
 
@@ -49,6 +49,18 @@ pub enum BuildError {
     /// The types of the results can't be inferred.
     #[error(transparent)]
     Infer(#[from] InferError),
+    /// The type of an input or result is one that no tensor can have.
+    #[error("%{name} can't be {dtype}{}: {error}", ops::call::shape_text(shape))]
+    Type {
+        /// Name of the value.
+        name: String,
+        /// Its element type.
+        dtype: DType,
+        /// Its extents.
+        shape: Vec<Size>,
+        /// What is wrong.
+        error: TypeError,
+    },
     /// The name of an input or value is taken.
     #[error("%{0} is defined twice; every value needs a name of its own")]
     DuplicateName(String),
@@ -176,6 +188,14 @@ impl GraphBuilder {
         let id = TensorId(self.graph.values.len() as u32);
         if self.names.contains_key(&name) {
             return Err(BuildError::DuplicateName(name.to_string()));
+        }
+        if let ValueType::Tensor(ty) = &ty {
+            ty.check().map_err(|error| BuildError::Type {
+                name: name.to_string(),
+                dtype: ty.dtype,
+                shape: ty.shape.to_vec(),
+                error,
+            })?;
         }
         self.names.insert(name.clone(), id);
         self.graph.values.push(Value { name, ty });
@@ -474,6 +494,10 @@ mod tests {
         assert_eq!(g.neg(TensorId(77)), Err(BuildError::UnknownValue(77)));
         assert!(matches!(g.call("aten.no_such", vec![], vec![]), Err(BuildError::Infer(_))));
         assert!(matches!(g.name(y, "x"), Err(BuildError::DuplicateName(_))));
+        assert!(matches!(g.input("z", matrix(-1, 8)), Err(BuildError::Type { .. })));
+        let huge = g.expand(x, &[Size::from(i64::MAX), Size::from(4), Size::from(8)]);
+        expect!["%v0 can't be f32[9223372036854775807, 4, 8]: it takes 2^62 bytes or more"]
+            .assert_eq(&huge.unwrap_err().to_string());
     }
 
     #[test]

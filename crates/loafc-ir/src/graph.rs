@@ -65,6 +65,36 @@ impl TensorType {
         self.shape.iter().copied().product()
     }
 
+    /// Elements of memory from the first to the last that the tensor shows, both counted; `None` where extents or
+    /// strides are symbolic.
+    pub fn span(&self) -> Option<i128> {
+        constant_span(&self.shape, &self.strides)
+    }
+
+    /// Fails on a type that no tensor can have, as far as constants tell: a negative extent or stride, or more
+    /// bytes than positions can count.
+    pub fn check(&self) -> Result<(), TypeError> {
+        let constants = |sizes: &Dims| sizes.iter().filter_map(|size| size.as_const()).collect::<Vec<i64>>();
+        if let Some(extent) = constants(&self.shape).into_iter().find(|extent| *extent < 0) {
+            return Err(TypeError::NegativeExtent(extent));
+        }
+        if let Some(stride) = constants(&self.strides).into_iter().find(|stride| *stride < 0) {
+            return Err(TypeError::NegativeStride(stride));
+        }
+        let bytes = self.dtype.bytes() as i128;
+        // Row-major strides count extents of zero as one.
+        let elements = constants(&self.shape)
+            .into_iter()
+            .try_fold(1i128, |product, extent| product.checked_mul(i128::from(extent.max(1))));
+        let fits = |elements: Option<i128>| {
+            elements.and_then(|n| n.checked_mul(bytes)).is_some_and(|bytes| bytes < TypeError::BYTES)
+        };
+        if !fits(elements) || !fits(Some(self.span().unwrap_or(0))) {
+            return Err(TypeError::TooLarge);
+        }
+        Ok(())
+    }
+
     /// Whether the strides are those of a row-major tensor without gaps; dimensions of extent 1 don't count.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = Size::ONE;
@@ -79,6 +109,38 @@ impl TensorType {
         }
         true
     }
+}
+
+/// A type that no tensor can have.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TypeError {
+    /// An extent below zero.
+    #[error("its extent {0} is negative")]
+    NegativeExtent(i64),
+    /// A stride below zero.
+    #[error("its stride {0} is negative")]
+    NegativeStride(i64),
+    /// More memory than positions can count.
+    #[error("it takes 2^62 bytes or more")]
+    TooLarge,
+}
+
+impl TypeError {
+    /// No tensor takes this many bytes.
+    const BYTES: i128 = 1 << 62;
+}
+
+/// Elements of memory from the first to the last that these extents and strides reach, both counted; 0 without
+/// elements, `None` where a size is symbolic.
+pub fn constant_span(shape: &[Size], strides: &[Size]) -> Option<i128> {
+    let mut span = 1i128;
+    let mut empty = false;
+    for (extent, stride) in shape.iter().zip(strides) {
+        let (extent, stride) = (i128::from(extent.as_const()?), i128::from(stride.as_const()?));
+        empty |= extent <= 0;
+        span = span.saturating_add((extent - 1).max(0) * stride);
+    }
+    Some(if empty { 0 } else { span })
 }
 
 /// Row-major strides without gaps. As in PyTorch, extents of zero count as one.

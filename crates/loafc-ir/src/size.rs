@@ -202,7 +202,11 @@ impl Size {
 
     /// `ceil(self / divisor)`.
     pub fn ceil_div(self, divisor: Size) -> Size {
-        (self + divisor - Size::ONE).floor_div(divisor)
+        match (self.as_const(), divisor.as_const()) {
+            // The sum below may overflow.
+            (Some(a), Some(b)) if b > 0 => Size::from(floor_div(a, b) + i64::from(floor_mod(a, b) != 0)),
+            _ => (self + divisor - Size::ONE).floor_div(divisor),
+        }
     }
 
     /// The larger of two.

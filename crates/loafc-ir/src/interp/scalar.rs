@@ -95,6 +95,20 @@ pub fn wrap(dtype: DType, value: i64) -> i64 {
     }
 }
 
+/// The integer as the integer type holds it, or what it holds nearest to it.
+pub fn saturate(dtype: DType, value: i64) -> i64 {
+    match dtype {
+        DType::I32 => value.clamp(i32::MIN.into(), i32::MAX.into()),
+        DType::I16 => value.clamp(i16::MIN.into(), i16::MAX.into()),
+        DType::I8 => value.clamp(i8::MIN.into(), i8::MAX.into()),
+        DType::U64 => value.max(0),
+        DType::U32 => value.clamp(0, u32::MAX.into()),
+        DType::U16 => value.clamp(0, u16::MAX.into()),
+        DType::U8 => value.clamp(0, u8::MAX.into()),
+        _ => value,
+    }
+}
+
 fn bits_of(dtype: DType) -> i64 {
     dtype.bytes() as i64 * 8
 }

@@ -10,7 +10,7 @@ use super::shape::{
     channels_last_strides, check_equal_shapes, check_expands, contiguous_like, is_channels_last,
     preserved_strides, provably_differ,
 };
-use super::view::{existing_dim, position, slice_range, strided_positions, wrapped_index};
+use super::view::{check_reach, existing_dim, position, slice_range, strided_positions, wrapped_index};
 use super::{InferError, OpDef, Operand, ResultTypes, general, one};
 use crate::dtype::DType;
 use crate::graph::TensorType;
@@ -199,6 +199,7 @@ fn infer_strided_scatter(call: &Call) -> Result<ResultTypes, InferError> {
         let message = format!("{} strides for {} extents", strides.len(), shape.len());
         return Err(call.invalid("stride", message));
     }
+    check_reach(call, &x, (&shape, &strides), call.size_or(4, "storage_offset", Size::ZERO)?)?;
     check_expands(call, "src", &call.tensor_type(1, "src")?.shape, &shape)?;
     one(written_type(x))
 }

@@ -165,6 +165,36 @@ pub fn find(op: &str) -> Option<&'static OpDef> {
     table().get(op).copied()
 }
 
+/// The operator whose name is most like this one, which is none; `None` where no name is close to it.
+pub fn closest(name: &str) -> Option<&'static str> {
+    let with_overload = format!("{name}.default");
+    if let Some(def) = find(&with_overload) {
+        return Some(def.name);
+    }
+    let most = (name.len() / 5).min(3);
+    all()
+        .filter(|def| def.name.len().abs_diff(name.len()) <= most)
+        .map(|def| (edit_distance(name.as_bytes(), def.name.as_bytes()), def.name))
+        .filter(|(distance, _)| *distance <= most)
+        // Of names at one distance, one of the same length: letters are swapped more often than forgotten.
+        .min_by_key(|(distance, known)| (*distance, known.len().abs_diff(name.len()), *known))
+        .map(|(_, name)| name)
+}
+
+/// Number of bytes to insert, remove or replace to get from one name to the other.
+fn edit_distance(from: &[u8], to: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.len()]
+}
+
 /// Types of the results of a call: one entry per result, lists of tensors flattened.
 pub fn infer(
     op: &str,

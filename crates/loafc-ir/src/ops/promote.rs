@@ -5,6 +5,7 @@
 use super::call::{Call, Operand};
 use super::error::InferError;
 use crate::dtype::{DType, Scalar};
+use crate::graph::Device;
 
 /// Type of floats that come from nowhere else: PyTorch's default dtype.
 pub const DEFAULT_FLOAT: DType = DType::F32;
@@ -96,6 +97,22 @@ pub fn result_type(call: &Call, operands: &[&Operand]) -> Result<DType, InferErr
     let weak = combine(without_dims, numbers).map_err(error)?;
     // Operators have at least one operand.
     Ok(combine(with_dims, weak).map_err(error)?.unwrap_or(DEFAULT_FLOAT))
+}
+
+/// Whether an operand keeps its value in f32 although the operator's type is narrower: PyTorch doesn't round the
+/// tensor without dimensions that products multiply and quotients divide by.
+pub fn keeps_wide(op: &str, position: usize, operand: &Operand, common: DType) -> bool {
+    let scales = matches!(op, "aten.mul.Tensor" | "aten.div.Tensor" | "aten.true_divide.Tensor");
+    let narrow = matches!(common, DType::F16 | DType::BF16);
+    match operand {
+        Operand::Tensor(t) if scales && narrow && position == 1 => {
+            t.ty.shape.is_empty()
+                && t.ty.device == Device::Cpu
+                && t.ty.dtype != common
+                && !t.ty.dtype.is_complex()
+        }
+        _ => false,
+    }
 }
 
 /// The type that an operator computes in which needs floats: integers and truth values become the default float.

@@ -8,7 +8,7 @@ use super::elements::row_major;
 use super::eval::{EvalCall, Fault, extents, memory_of};
 use super::shape::{check_expands, contiguous_like, expanded_strides, provably_differ, view_strides};
 use super::{InferError, OpDef, ResultTypes, general, one};
-use crate::graph::{Dims, TensorType};
+use crate::graph::{Dims, TensorType, constant_span};
 use crate::interp::scalar;
 use crate::interp::tensor::HostTensor;
 use crate::size::Size;
@@ -310,7 +310,14 @@ pub fn slice_range(call: &Call, position: usize, extent: Size) -> Result<SliceRa
 fn sliced(x: &TensorType, dim: usize, length: Size, step: Size) -> TensorType {
     let mut ty = x.clone();
     ty.shape[dim] = length;
-    ty.strides[dim] *= step;
+    // The stride of a single position says nothing, and steps to the end of everything would overflow.
+    let overflows = match (ty.strides[dim].as_const(), step.as_const()) {
+        (Some(stride), Some(step)) => stride.checked_mul(step).is_none(),
+        _ => false,
+    };
+    if !(overflows && length.as_const().is_some_and(|l| l <= 1)) {
+        ty.strides[dim] *= step;
+    }
     ty
 }
 
@@ -352,6 +359,10 @@ fn infer_narrow(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim(1, "dim", x.rank())?, &x)?;
     let (start, length) = narrow_range(call, x.shape[dim])?;
+    if start.as_const().is_some_and(|s| s < 0) {
+        let message = format!("{start} lies before the first of {} positions", x.shape[dim]);
+        return Err(call.invalid("start", message));
+    }
     let left = x.shape[dim] - start - length;
     if length.as_const().is_some_and(|l| l < 0) || left.as_const().is_some_and(|l| l < 0) {
         let message = format!("{length} positions from {start} on leave the extent of {}", x.shape[dim]);
@@ -425,8 +436,35 @@ fn infer_as_strided(call: &Call) -> Result<ResultTypes, InferError> {
         let message = format!("{} strides for {} extents", strides.len(), shape.len());
         return Err(call.invalid("stride", message));
     }
-    call.size_or(3, "storage_offset", Size::ZERO)?;
+    check_reach(call, &x, (&shape, &strides), call.size_or(3, "storage_offset", Size::ZERO)?)?;
     one(TensorType { shape, strides, ..x })
+}
+
+/// Fails where a view by strides leaves the memory of its operand, as far as constants tell.
+pub(super) fn check_reach(
+    call: &Call,
+    x: &TensorType,
+    (shape, strides): (&[Size], &[Size]),
+    offset: Size,
+) -> Result<(), InferError> {
+    let negative = |size: &Size| size.as_const().is_some_and(|s| s < 0);
+    for (name, sizes) in [("size", shape), ("stride", strides), ("storage_offset", &[offset])] {
+        if let Some(bad) = sizes.iter().find(|size| negative(size)) {
+            return Err(call.invalid(name, format!("{bad} is negative")));
+        }
+    }
+    let (Some(span), Some(offset), Some(memory)) =
+        (constant_span(shape, strides), offset.as_const(), x.span())
+    else {
+        return Ok(());
+    };
+    let reach = span.saturating_add(i128::from(offset));
+    if span == 0 || reach <= memory {
+        return Ok(());
+    }
+    let message =
+        format!("the view reaches over {reach} elements of memory, but its operand has {memory} elements");
+    Err(call.invalid("self", message))
 }
 
 /// The position in memory of each element that `as_strided` shows, in row-major order.

@@ -13,7 +13,7 @@ use crate::graph::{
     Arg, Device, Dims, Graph, Input, Node, SourceLine, TensorId, TensorType, Value, ValueType,
     contiguous_strides,
 };
-use crate::ops;
+use crate::ops::{self, call::shape_text};
 use crate::size::Size;
 use crate::verify::shapes_may_be_equal;
 
@@ -236,6 +236,12 @@ impl<'t> Parser<'t> {
     }
 
     fn define(&mut self, name: Cow<'t, str>, ty: ValueType, span: Span) -> Result<TensorId, Problem> {
+        if let ValueType::Tensor(ty) = &ty
+            && let Err(error) = ty.check()
+        {
+            let message = format!("%{name} can't be {}{}: {error}", ty.dtype, shape_text(&ty.shape));
+            return Err(Problem::new(span, message));
+        }
         let id = TensorId(self.graph.values.len() as u32);
         let shared: Arc<str> = name.as_ref().into();
         match self.names.entry(name) {
@@ -555,10 +561,7 @@ impl<'t> Parser<'t> {
         if ops::find(op).is_none() {
             return match results.iter().find(|r| r.name.is_some() && r.ty.is_none()) {
                 None => Ok(annotated()),
-                Some(_) => {
-                    Err(Problem::new(span, format!("loafc can't infer the types of `{op}`'s results"))
-                        .help("annotate them, `%name: f32[2, 3] = ...`"))
-                }
+                Some(_) => Err(unknown_operator(op, span)),
             };
         }
         let values = &self.graph.values;
@@ -627,6 +630,13 @@ impl<'t> Parser<'t> {
         let (span, found) = self.cursor.describe_next();
         Problem::new(span, format!("expected {what}, found {found}"))
     }
+}
+
+fn unknown_operator(op: &str, span: Span) -> Problem {
+    let meant = ops::closest(op).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+    Problem::new(span, format!("operator `{op}` is unknown")).help(format!(
+        "{meant}a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"
+    ))
 }
 
 fn undeclared_symbol(name: &str, span: Span) -> Problem {

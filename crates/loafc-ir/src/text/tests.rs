@@ -348,8 +348,20 @@ fn calls_that_no_types_can_be_given_to_are_errors() {
     check_error(
         "graph @g(%x: f32[2]) {\n  %y = my.op(%x)\n  return %y\n}",
         expect![[r#"
-        test.loaf:2:8: loafc can't infer the types of `my.op`'s results
-        help: annotate them, `%name: f32[2, 3] = ...`"#]],
+        test.loaf:2:8: operator `my.op` is unknown
+        help: a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"#]],
+    );
+    check_error(
+        "graph @g(%x: f32[2]) { %y = aten.rleu.default(%x) return %y }",
+        expect![[r#"
+            test.loaf:1:29: operator `aten.rleu.default` is unknown
+            help: did you mean `aten.relu.default`? a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"#]],
+    );
+    check_error(
+        "graph @g(%x: f32[2]) { %y = aten.relu(%x) return %y }",
+        expect![[r#"
+        test.loaf:1:29: operator `aten.relu` is unknown
+        help: did you mean `aten.relu.default`? a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"#]],
     );
     check_error(
         "graph @g(%x: f32[2]) { %y = aten.exp.default() return %y }",
@@ -373,6 +385,96 @@ fn calls_that_no_types_can_be_given_to_are_errors() {
             "test.loaf:1:41: the operands of `aten.add.Tensor` have shapes [2] and [3] that don't broadcast: in dimension 1 from the right the extents 2 and 3 are neither equal nor 1"
         ],
     );
+}
+
+#[test]
+fn types_that_no_tensor_can_have_are_errors() {
+    check_error(
+        "graph @g(%x: f32[-4]) { return %x }",
+        expect!["test.loaf:1:10: %x can't be f32[-4]: its extent -4 is negative"],
+    );
+    check_error(
+        "graph @g(%x: f32[4] strides [-1]) { return %x }",
+        expect!["test.loaf:1:10: %x can't be f32[4]: its stride -1 is negative"],
+    );
+    check_error(
+        "graph @g(%x: f32[9223372036854775807]) { return %x }",
+        expect!["test.loaf:1:10: %x can't be f32[9223372036854775807]: it takes 2^62 bytes or more"],
+    );
+    check_error(
+        "graph @g(%x: f32[4294967296, 4294967296, 4294967296]) { return %x }",
+        expect![
+            "test.loaf:1:10: %x can't be f32[4294967296, 4294967296, 4294967296]: it takes 2^62 bytes or more"
+        ],
+    );
+    check_error(
+        "graph @g(%x: f32[2, 2] strides [4611686018427387904, 1]) { return %x }",
+        expect!["test.loaf:1:10: %x can't be f32[2, 2]: it takes 2^62 bytes or more"],
+    );
+    check_error(
+        "graph @g(%x: f32[2]) { %y: f32[-2] = my.op(%x) return %y }",
+        expect!["test.loaf:1:24: %y can't be f32[-2]: its extent -2 is negative"],
+    );
+    check_error(
+        "graph @g(%x: f32[4]) { %y = aten.expand.default(%x, [9223372036854775807, 4]) return %y }",
+        expect!["test.loaf:1:24: %y can't be f32[9223372036854775807, 4]: it takes 2^62 bytes or more"],
+    );
+    check_error(
+        "graph @g(%x: f32[4]) { %y = aten.narrow.default(%x, 0, -100, 3) return %y }",
+        expect![
+            "test.loaf:1:29: argument `start` of `aten.narrow.default`: -96 lies before the first of 4 positions"
+        ],
+    );
+}
+
+#[test]
+fn views_by_strides_stay_inside_of_their_operand() {
+    let call = |result: &str, arguments: &str| {
+        format!("graph @g(%x: f32[4]) {{ %y{result} = aten.as_strided.default(%x, {arguments}) return %y }}")
+    };
+    check_error(
+        &call("", "[4], [1], 100000000"),
+        expect![
+            "test.loaf:1:29: argument `self` of `aten.as_strided.default`: the view reaches over 100000004 elements of memory, but its operand has 4 elements"
+        ],
+    );
+    check_error(
+        &call("", "[100], [100], 0"),
+        expect![
+            "test.loaf:1:29: argument `self` of `aten.as_strided.default`: the view reaches over 9901 elements of memory, but its operand has 4 elements"
+        ],
+    );
+    check_error(
+        &call("", "[2], [9223372036854775807], 9223372036854775807"),
+        expect![
+            "test.loaf:1:29: argument `self` of `aten.as_strided.default`: the view reaches over 18446744073709551615 elements of memory, but its operand has 4 elements"
+        ],
+    );
+    check_error(
+        &call("", "[4], [1], -1"),
+        expect!["test.loaf:1:29: argument `storage_offset` of `aten.as_strided.default`: -1 is negative"],
+    );
+    check_error(
+        &call("", "[2], [-1], 1"),
+        expect!["test.loaf:1:29: argument `stride` of `aten.as_strided.default`: -1 is negative"],
+    );
+    check_error(
+        &call(": f32[4]", "[4], [1], 1"),
+        expect![
+            "test.loaf:1:37: argument `self` of `aten.as_strided.default`: the view reaches over 5 elements of memory, but its operand has 4 elements"
+        ],
+    );
+    check_error(
+        "graph @g(%x: f32[4], %s: f32[2]) { %y = aten.as_strided_scatter.default(%x, %s, [2], [4]) return }",
+        expect![
+            "test.loaf:1:41: argument `self` of `aten.as_strided_scatter.default`: the view reaches over 5 elements of memory, but its operand has 4 elements"
+        ],
+    );
+    for inside in ["[4], [1], 0", "[2], [2], 1", "[0], [100], 3", "[9, 4], [0, 1]"] {
+        assert!(parse(&call("", inside), "test.loaf").is_ok(), "{inside}");
+    }
+    let gaps = "graph @g(%x: f32[2] strides [7]) { %y = aten.as_strided.default(%x, [2], [7], 0) return %y }";
+    assert!(parse(gaps, "test.loaf").is_ok());
 }
 
 #[test]

@@ -163,6 +163,8 @@ fn slice_scatter(cx: &mut Cx, c: &Call) -> Lowered {
         return Ok(vec![cx.copy(a)]);
     }
     let extents = |v: LoopVar| shape.get(v.0 as usize).copied();
+    // Products with a step that leads out of the dimension could overflow.
+    let step = if length.is(1) { Size::ONE } else { step };
     let end = start + (length - Size::ONE) * step + Size::ONE;
     let mut inside = cx.in_range(coordinate(dim), start, end, &shape);
     let mut coords = shifted(shape.len(), dim, -start);

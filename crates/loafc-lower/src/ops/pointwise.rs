@@ -1,9 +1,9 @@
 //! Arithmetic, comparisons, logic, rounding and elementary functions, element by element.
 
 use loafc_ir::dtype::{DType, Scalar};
-use loafc_ir::interp::scalar::highest_finite;
+use loafc_ir::interp::scalar::{highest_finite, saturate};
 use loafc_ir::nest::{BinaryOp, UnaryOp};
-use loafc_ir::ops::promote::result_type;
+use loafc_ir::ops::promote::{keeps_wide, result_type};
 use loafc_ir::ops::{Call, Operand};
 
 use crate::expr::{Expr, ExprId};
@@ -69,11 +69,11 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.sub.Scalar", |cx, c| add(cx, c, BinaryOp::Sub)),
     compute("aten.rsub.Tensor", rsub),
     compute("aten.rsub.Scalar", rsub),
-    compute("aten.mul.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Mul)),
+    compute("aten.mul.Tensor", |cx, c| scale(cx, c, BinaryOp::Mul)),
     compute("aten.mul.Scalar", |cx, c| arithmetic(cx, c, BinaryOp::Mul)),
-    compute("aten.div.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Div)),
+    compute("aten.div.Tensor", |cx, c| scale(cx, c, BinaryOp::Div)),
     compute("aten.div.Scalar", |cx, c| arithmetic(cx, c, BinaryOp::Div)),
-    compute("aten.true_divide.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Div)),
+    compute("aten.true_divide.Tensor", |cx, c| scale(cx, c, BinaryOp::Div)),
     compute("aten.div.Tensor_mode", div_mode),
     compute("aten.div.Scalar_mode", div_mode),
     compute("aten.floor_divide.default", |cx, c| arithmetic(cx, c, BinaryOp::FloorDiv)),
@@ -132,10 +132,10 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.masked_fill.Tensor", masked_fill),
     compute("aten.clamp.default", clamp),
     compute("aten.clamp.Tensor", clamp),
-    compute("aten.clamp_min.default", |cx, c| arithmetic(cx, c, BinaryOp::Max)),
-    compute("aten.clamp_min.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Max)),
-    compute("aten.clamp_max.default", |cx, c| arithmetic(cx, c, BinaryOp::Min)),
-    compute("aten.clamp_max.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Min)),
+    compute("aten.clamp_min.default", |cx, c| limited(cx, c, "min", BinaryOp::Max)),
+    compute("aten.clamp_min.Tensor", |cx, c| limited(cx, c, "min", BinaryOp::Max)),
+    compute("aten.clamp_max.default", |cx, c| limited(cx, c, "max", BinaryOp::Min)),
+    compute("aten.clamp_max.Tensor", |cx, c| limited(cx, c, "max", BinaryOp::Min)),
     compute("aten.addcmul.default", |cx, c| addc(cx, c, BinaryOp::Mul)),
     compute("aten.addcdiv.default", |cx, c| addc(cx, c, BinaryOp::Div)),
     compute("aten.lerp.Scalar", lerp),
@@ -301,6 +301,21 @@ fn arithmetic(cx: &mut Cx, c: &Call, op: BinaryOp) -> Lowered {
     Ok(vec![apply(cx, op, a, b)])
 }
 
+/// A product or quotient. One with a number from memory that is more precise than the result is computed in the
+/// number's precision.
+fn scale(cx: &mut Cx, c: &Call, op: BinaryOp) -> Lowered {
+    let out = cx.out()?;
+    let other = c.operand(1, "other")?;
+    if !keeps_wide(c.op, 1, &other, out.dtype) {
+        return arithmetic(cx, c, op);
+    }
+    let wide = out.dtype.compute();
+    let a = c.operand(0, "self")?;
+    let (a, b) = (cx.operand(&a, wide, &out.shape)?, cx.operand(&other, wide, &out.shape)?);
+    let result = cx.binary(op, a, b);
+    Ok(vec![cx.cast(result, out.dtype)])
+}
+
 /// `self op alpha·other`.
 fn add(cx: &mut Cx, c: &Call, op: BinaryOp) -> Lowered {
     let a = argument(cx, c, 0, "self")?;
@@ -447,14 +462,31 @@ fn masked_fill(cx: &mut Cx, c: &Call) -> Lowered {
     Ok(vec![cx.choose(mask, value, a)])
 }
 
+/// A limit of values; an integer that their type can't hold must not wrap around.
+fn limit(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {
+    let out = cx.out()?;
+    match c.operand(position, name)? {
+        Operand::Scalar(Scalar::Int(value)) if out.dtype.is_int() => {
+            Ok(cx.constant(Scalar::Int(saturate(out.dtype, value)), out.dtype, &out.shape))
+        }
+        operand => cx.operand(&operand, out.dtype, &out.shape),
+    }
+}
+
+fn limited(cx: &mut Cx, c: &Call, name: &str, op: BinaryOp) -> Lowered {
+    let a = argument(cx, c, 0, "self")?;
+    let b = limit(cx, c, 1, name)?;
+    Ok(vec![apply(cx, op, a, b)])
+}
+
 fn clamp(cx: &mut Cx, c: &Call) -> Lowered {
     let mut value = argument(cx, c, 0, "self")?;
     if c.has(1, "min") {
-        let low = argument(cx, c, 1, "min")?;
+        let low = limit(cx, c, 1, "min")?;
         value = apply(cx, BinaryOp::Max, value, low);
     }
     if c.has(2, "max") {
-        let high = argument(cx, c, 2, "max")?;
+        let high = limit(cx, c, 2, "max")?;
         value = apply(cx, BinaryOp::Min, value, high);
     }
     Ok(vec![value])

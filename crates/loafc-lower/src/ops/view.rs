@@ -155,6 +155,8 @@ fn slice(cx: &mut Cx, c: &Call) -> Lowered {
     let dim = c.dim_or(1, "dim", 0, shape.len())?;
     let (start, step) = slice_bounds(c, shape[dim])?;
     let length = cx.out()?.shape[dim];
+    // Products with a step that leads out of the dimension could overflow.
+    let step = if length.is(1) { Size::ONE } else { step };
     Ok(vec![cx.slice(a, dim, start, length, step)])
 }
 

@@ -629,3 +629,38 @@ fn chains_that_share_both_operands_stay_small() {
         assert!(nest.body.ops.len() < 400, "{} operations", nest.body.ops.len());
     }
 }
+
+#[test]
+fn steps_to_the_end_of_everything_take_one_element() {
+    one("%x: f32[4, 6]", "aten.slice.Tensor(%x, 0, 1, 4, 9223372036854775807)");
+    one("%x: f32[4, 6], %s: f32[1, 6]", "aten.slice_scatter.default(%x, %s, 0, 1, 4, 9223372036854775807)");
+}
+
+#[test]
+fn limits_that_an_integer_type_cannot_hold_are_none() {
+    for dtype in ["u8", "i8", "i16", "i32"] {
+        let x = format!("%x: {dtype}[12]");
+        for limits in ["clamp.default(%x, -8589934597, 3)", "clamp.default(%x, 2, 8589934597)"] {
+            one(&x, &format!("aten.{limits}"));
+        }
+        one(&x, "aten.clamp_min.default(%x, -8589934597)");
+        one(&x, "aten.clamp_max.default(%x, 8589934597)");
+    }
+    one("%x: u8[12]", "aten.clamp.default(%x, -3, 50)");
+}
+
+#[test]
+fn a_wide_number_from_memory_scales_a_narrow_tensor_unrounded() {
+    for narrow in ["f16", "bf16"] {
+        for wide in ["f32", "f64", "i64"] {
+            for call in
+                ["mul.Tensor(%h, %s)", "mul.Tensor(%s, %h)", "div.Tensor(%h, %t)", "add.Tensor(%h, %s)"]
+            {
+                one(
+                    &format!("%h: {narrow}[64], %s: {wide}[], %pos: f32[]"),
+                    &format!("aten.{}", call.replace("%t", "%pos")),
+                );
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::call::{Call, Operand};
 use super::error::InferError;
 use super::eval::{EvalCall, Fault};
-use super::promote::{number_type, result_type, to_float};
+use super::promote::{keeps_wide, number_type, result_type, to_float};
 use super::shape::pointwise_type;
 use super::{OpDef, Semantics};
 use crate::dtype::{DType, Scalar};
@@ -61,6 +61,8 @@ enum Accepts {
     Numbers,
     Floats,
     IntegersAndBools,
+    /// All types; the limits of an integer must leave it some value.
+    Limits,
 }
 
 /// What happens to one element. Operands and result have the common type.
@@ -118,6 +120,7 @@ impl Accepts {
     fn check(self, call: &Call, dtype: DType) -> Result<(), InferError> {
         let (fits, expected) = match self {
             Accepts::All => (true, "all types"),
+            Accepts::Limits => return select::check_limits(call, dtype),
             Accepts::Numbers => (dtype != DType::Bool, "numbers"),
             Accepts::Floats => (dtype.is_float(), "floats"),
             Accepts::IntegersAndBools => {
@@ -134,7 +137,8 @@ impl Accepts {
 /// An element of an operand for each element of the result.
 enum Source<'a> {
     /// With strides over the result's shape, in elements of the row-major data.
-    Tensor(&'a HostTensor, SmallVec<[usize; 6]>),
+    /// Elements are converted to the type given.
+    Tensor(&'a HostTensor, SmallVec<[usize; 6]>, DType),
     Number(Scalar),
 }
 
@@ -206,7 +210,8 @@ impl Pointwise {
         let shape = e.shape(0)?;
         let sources = operands
             .iter()
-            .map(|operand| self.source(e, operand, common, &shape))
+            .enumerate()
+            .map(|(k, operand)| self.source(e, (k, operand), common, &shape))
             .collect::<Result<SmallVec<[Source; 3]>, Fault>>()?;
         let computed = match self.types {
             Types::Test => DType::Bool,
@@ -217,9 +222,9 @@ impl Pointwise {
             operands.clear();
             operands.extend(sources.iter().map(|source| match source {
                 Source::Number(value) => *value,
-                Source::Tensor(t, strides) => {
+                Source::Tensor(t, strides, to) => {
                     let at: usize = index.iter().zip(strides).map(|(i, s)| i * s).sum();
-                    scalar::cast(t.data[at], t.dtype, common)
+                    scalar::cast(t.data[at], t.dtype, *to)
                 }
             }));
             let value = match self.formula {
@@ -234,14 +239,16 @@ impl Pointwise {
     fn source<'a>(
         &self,
         e: &EvalCall<'_, 'a>,
-        operand: &Operand,
+        (position, operand): (usize, &Operand),
         common: DType,
         shape: &[usize],
     ) -> Result<Source<'a>, Fault> {
         let number = match operand {
             Operand::Tensor(t) => {
                 let tensor = e.value(t.id)?;
-                return Ok(Source::Tensor(tensor, tensor.strides_over(shape)));
+                let wide = keeps_wide(e.call.op, position, operand, common);
+                let to = if wide { common.compute() } else { common };
+                return Ok(Source::Tensor(tensor, tensor.strides_over(shape), to));
             }
             Operand::Scalar(number) => *number,
             Operand::Size(size) => return Err(Fault::Unbound(*size)),
