@@ -1,6 +1,10 @@
 //! Lowered programs compute what the tensor programs say.
 
-use crate::support::{check, check_nests};
+use loafc_ir::dtype::{DType, Scalar};
+use loafc_ir::interp::tensor::HostTensor;
+use loafc_ir::ops::GraphInput;
+
+use crate::support::{check, check_nests, check_with, lowered, parsed};
 
 /// Checks a program with one call: `op(args) -> …` over the given inputs.
 fn one(inputs: &str, call: &str) {
@@ -662,5 +666,22 @@ fn a_wide_number_from_memory_scales_a_narrow_tensor_unrounded() {
                 );
             }
         }
+    }
+}
+
+/// 10⁵ is no f16, and a thousandth of it is.
+#[test]
+fn a_number_beyond_the_narrow_type_scales_without_overflow() {
+    let tensor = |dtype, shape: &[usize], value: f64| {
+        GraphInput::Tensor(HostTensor {
+            dtype,
+            shape: shape.to_vec(),
+            data: vec![Scalar::Float(value); shape.iter().product()],
+        })
+    };
+    for call in ["mul.Tensor(%h, %s)", "mul.Tensor(%s, %h)", "div.Tensor(%h, %s)", "div.Tensor(%s, %h)"] {
+        let graph = parsed(&format!("graph @g(%h: f16[3], %s: f32[]) {{ %y = aten.{call} return %y }}"));
+        let inputs = [tensor(DType::F16, &[3], 0.0009765625), tensor(DType::F32, &[], 1e5)];
+        check_with(&graph, &lowered(&graph), &inputs);
     }
 }
