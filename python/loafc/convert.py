@@ -612,13 +612,24 @@ def _check_extent(node: Node, root: Node, args: Sequence[Any]) -> None:
         return
     size, stride, offset = args[-3:]
     made = root.meta["val"]
-    numbers = [*size, *stride, offset, *made.shape, *made.stride()]
-    if not all(type(n) is int for n in numbers) or 0 in size:
+    size, stride, (offset,), shape, strides = (
+        [_example(n) for n in numbers] for numbers in (size, stride, [offset], made.shape, made.stride())
+    )
+    if None in (*size, *stride, offset, *shape, *strides) or 0 in size:
         return
-    held = _last_element(made.shape, made.stride())
+    held = _last_element(shape, strides)
     last = offset + _last_element(size, stride)
     if last > held:
         raise ConvertError(f"`{node.name}` views element {last} of `{root.name}`, which ends at {held}")
+
+
+def _example(size: Any) -> int | None:
+    """A size as it was when the graph was traced."""
+    if isinstance(size, Node):
+        size = size.meta.get("val")
+    if type(size) is int:
+        return size
+    return size.node.hint if isinstance(size, torch.SymInt) and size.node.has_hint() else None
 
 
 def _last_element(size: Sequence[int], stride: Sequence[int]) -> int:
