@@ -98,7 +98,13 @@ pub struct Bench {
     pub part: Option<BenchPart>,
     /// The program to measure.
     #[command(flatten)]
-    pub program: Option<BenchProgram>,
+    pub source: Option<Source>,
+    /// Its inputs.
+    #[command(flatten)]
+    pub inputs: Inputs,
+    /// How long to measure.
+    #[arg(long, default_value_t = 1.0)]
+    pub seconds: f64,
 }
 
 /// A part of the compiler that can be measured by itself.
@@ -117,20 +123,6 @@ pub struct BenchFusion {
     /// Runs of which the median counts.
     #[arg(long, default_value_t = 5)]
     pub runs: usize,
-}
-
-/// `loafc bench FILE`
-#[derive(Args, Debug)]
-pub struct BenchProgram {
-    /// The program.
-    #[command(flatten)]
-    pub source: Source,
-    /// Its inputs.
-    #[command(flatten)]
-    pub inputs: Inputs,
-    /// How long to measure.
-    #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
 }
 
 /// A form that a program takes on its way.

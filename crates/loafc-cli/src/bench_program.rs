@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::args::BenchProgram;
+use crate::args::{Inputs, Source};
 use crate::failure::{Outcome, fail, told};
 use crate::inputs;
 use crate::load::load;
@@ -13,17 +13,17 @@ const WARM_UP: usize = 3;
 const FEWEST_RUNS: usize = 5;
 
 /// The text to print.
-pub fn bench(command: &BenchProgram) -> Outcome<String> {
-    if !(command.seconds > 0.0 && command.seconds <= 3600.0) {
-        return fail(format!("--seconds {}: expected more than 0, at most 3600", command.seconds));
+pub fn bench(source: &Source, given: &Inputs, seconds: f64) -> Outcome<String> {
+    if !(seconds > 0.0 && seconds <= 3600.0) {
+        return fail(format!("--seconds {seconds}: expected more than 0, at most 3600"));
     }
-    let (graph, compiler) = load(&command.source)?;
-    let mut inputs = inputs::inputs(&graph, &command.inputs)?;
+    let (graph, compiler) = load(source)?;
+    let mut inputs = inputs::inputs(&graph, given)?;
     let program = told(compiler.compile(graph))?;
     for _ in 0..WARM_UP {
         told(program.run_in_place(&mut inputs))?;
     }
-    let limit = Duration::from_secs_f64(command.seconds);
+    let limit = Duration::from_secs_f64(seconds);
     let begin = Instant::now();
     let mut times = Vec::new();
     while times.len() < FEWEST_RUNS || begin.elapsed() < limit {

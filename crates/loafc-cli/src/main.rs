@@ -30,9 +30,9 @@ fn main() -> ExitCode {
     let result = catch_unwind(AssertUnwindSafe(|| match &arguments.command {
         Command::Explain(command) => explain::explain(command),
         Command::Run(command) => run::run(command),
-        Command::Bench(command) => match (&command.part, &command.program) {
+        Command::Bench(command) => match (&command.part, &command.source) {
             (Some(BenchPart::Fusion(part)), _) => bench_fusion::bench(part),
-            (None, Some(program)) => bench_program::bench(program),
+            (None, Some(source)) => bench_program::bench(source, &command.inputs, command.seconds),
             (None, None) => fail("name a program, or `fusion`: loafc bench FILE.loaf".to_owned()),
         },
     }));

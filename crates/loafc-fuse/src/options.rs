@@ -91,7 +91,7 @@ pub const READERS: usize = 16;
 
 /// Other readers of a buffer, on either side, that a reader is paired with. A weight that a thousand groups read
 /// would otherwise make half a million pairs.
-pub const NEIGHBOURS: usize = 2;
+pub const NEIGHBOURS: usize = 4;
 
 /// Steps between two nests that only read the same buffer up to which they are a pair: bringing work forward from
 /// further away keeps its results in memory for longer than sharing a read is worth.

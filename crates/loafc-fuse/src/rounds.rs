@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use loafc_ir::nest::{Step, StepId};
+use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
@@ -75,7 +76,7 @@ pub struct Scheduler<'a> {
     regular: BinaryHeap<Candidate>,
     final_round: BinaryHeap<Candidate>,
     /// State of the random order, if one is asked for.
-    chaos: Option<u64>,
+    chaos: Option<Random>,
     fusions: usize,
     log: DecisionLog,
 }
@@ -117,7 +118,7 @@ impl<'a> Scheduler<'a> {
             in_final_round: false,
             regular: BinaryHeap::new(),
             final_round: BinaryHeap::new(),
-            chaos: facts.options.fusion_chaos_seed.map(|seed| seed ^ 0x9e37_79b9_7f4a_7c15),
+            chaos: facts.options.fusion_chaos_seed.map(Random),
             fusions: 0,
             log,
         }
@@ -348,13 +349,10 @@ impl<'a> Scheduler<'a> {
     }
 
     fn priority(&mut self, saved: i64) -> u64 {
-        let Some(state) = &mut self.chaos else { return saved.max(0) as u64 };
-        // splitmix64: a random order that is the same for the same seed.
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        match &mut self.chaos {
+            Some(random) => random.bits(),
+            None => saved.max(0) as u64,
+        }
     }
 
     /// Fuses a candidate if it still can be; whether it was.

@@ -15,7 +15,10 @@ use loafc_ir::random_program::{Random, random_inputs, random_program, same_value
 use loafc_lower::{LowerOptions, lower};
 
 fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")),
+        Err(_) => default,
+    }
 }
 
 fn fused(program: &NestProgram, options: &FuseOptions) -> Fused {
@@ -28,10 +31,14 @@ fn regular_fusions(log: &DecisionLog) -> Vec<(u32, u32)> {
     log.fusions().take_while(|r| r.round == Round::Regular).map(|r| (r.first, r.second)).collect()
 }
 
+fn program_of(seed: u64) -> (String, Random) {
+    let mut random = Random(seed ^ 0x5eed);
+    (random_program(seed, 3 + random.below(12)), random)
+}
+
 /// One program; what is wrong with it, if anything.
 fn check(seed: u64) -> Result<(), String> {
-    let mut random = Random(seed ^ 0x5eed);
-    let text = random_program(seed, 3 + random.below(12));
+    let (text, mut random) = program_of(seed);
     check_text(&text, &mut random).map_err(|e| format!("seed {seed}: {e}\n{text}"))
 }
 
@@ -83,7 +90,7 @@ fn guarantees_hold_over_random_programs() {
     let wrong: Vec<String> = (start..start + count)
         .filter_map(|seed| match std::panic::catch_unwind(|| check(seed)) {
             Ok(result) => result.err(),
-            Err(_) => Some(format!("seed {seed}: panicked")),
+            Err(_) => Some(format!("seed {seed}: panicked\n{}", program_of(seed).0)),
         })
         .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
         .collect();

@@ -99,12 +99,7 @@ fn drawing(log: &DecisionLog) -> Markup {
     if steps > MOST_DRAWN {
         return html! { p { "The program has " (steps) " steps, too many to draw." } };
     }
-    let mut kernel_of = vec![None; steps];
-    for (k, kernel) in log.kernels.iter().enumerate() {
-        for step in &kernel.steps {
-            kernel_of[*step as usize] = Some(k);
-        }
-    }
+    let kernel_of = kernel_of_step(log);
     let middle = rows_of(&regular);
     let last: Vec<u32> = (0..steps).map(|s| kernel_of[s].map_or(u32::MAX - s as u32, |k| k as u32)).collect();
     let last_rows = rows_of(&last);
@@ -149,6 +144,17 @@ fn headings() -> String {
         .zip(COLUMNS)
         .map(|(name, x)| format!("<text class=\"head\" x=\"{x}\" y=\"-10\">{name}</text>"))
         .collect()
+}
+
+/// For each step of the program, the kernel that it ended in; `None` for extern calls.
+fn kernel_of_step(log: &DecisionLog) -> Vec<Option<usize>> {
+    let mut of_step = vec![None; log.clusters.len()];
+    for (k, kernel) in log.kernels.iter().enumerate() {
+        for step in &kernel.steps {
+            of_step[*step as usize] = Some(k);
+        }
+    }
+    of_step
 }
 
 /// A row for each different group, in the order of its first member.
@@ -284,10 +290,8 @@ fn decisions(log: &DecisionLog) -> Markup {
     if log.records.is_empty() {
         return html! { p { "No two loop nests touch the same memory." } };
     }
-    let kernel_of = |cluster: u32| {
-        let step = *log.steps_of(cluster).first()?;
-        log.kernels.iter().position(|k| k.steps.contains(&step))
-    };
+    let of_step = kernel_of_step(log);
+    let kernel_of = |cluster: u32| of_step[*log.steps_of(cluster).first()? as usize];
     html! {
         p {
             label { "Show only lines with " input #filter type="search" placeholder="fused, reorder, a name …"; }

@@ -208,6 +208,10 @@ impl<'a> Builder<'a> {
         }
     }
 
+    pub(super) fn memory(&self, id: BufferId) -> &Memory {
+        &self.memory[id.0 as usize]
+    }
+
     pub(super) fn add_memory(
         &mut self,
         name: Arc<str>,

@@ -546,6 +546,12 @@ impl StageBuilder<'_, '_> {
                 if let (None, Some(value)) = (guard, self.stored.get(&(*slot, index.clone()))) {
                     return Ok(*value);
                 }
+                if self.builder.memory(*slot).len.is(0) {
+                    // No iteration reads from a buffer without elements, but a load that depends on no loop
+                    // would be moved in front of the empty one.
+                    let zero = Op::Const(scalar::zero(dtype), dtype);
+                    return Ok(self.push_once(zero, 0, dtype, 0));
+                }
                 // A checked index must not be used before its check.
                 let stays = self.written.contains(buffer) || (checked && index.is_indirect());
                 let version = self.versions.get(slot).copied().unwrap_or(0);
