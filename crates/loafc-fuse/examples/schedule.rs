@@ -1,6 +1,7 @@
 //! Prints what the scheduler makes of `.loaf` files: kernels, reorderings and bytes, with the final round off and
-//! on. `cargo run -p loafc-fuse --example schedule FILE.loaf...`
+//! on. `NESTS=1` prints the loop nests, `RECORDS=1` the decisions, `TINY=1` makes the limits small. `cargo run -p loafc-fuse --example schedule FILE.loaf...`
 
+use loafc_fuse::options::Limits;
 use loafc_fuse::{FuseOptions, fuse};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let options = FuseOptions {
                 loop_ordering_after_fusion: on,
                 mixed_reduction_orders,
+                limits: if std::env::var_os("TINY").is_some() { Limits::tiny() } else { Limits::default() },
                 ..FuseOptions::default()
             };
             fuse(program.clone(), &options)

@@ -79,6 +79,13 @@ fn unify_inner_spaces(cluster: &mut Cluster) {
 
 /// The coarsest space that both can be split into without changing the order of positions.
 fn refine(a: &[Size], b: &[Size]) -> Option<PerDigit> {
+    if a == b {
+        return Some(a.into());
+    }
+    // Everything divides zero: spaces without positions are only alike if they are equal.
+    if a.iter().chain(b).any(|e| e.is(0)) {
+        return None;
+    }
     let mut out = PerDigit::new();
     let (mut a, mut b) = (a.iter().copied(), b.iter().copied());
     let (mut x, mut y) = (a.next(), b.next());

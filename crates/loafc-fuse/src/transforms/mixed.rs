@@ -73,9 +73,14 @@ fn is_contiguous_inside((cluster, _, access): Site) -> bool {
     strides.is_some_and(|inner| inner.iter().any(|s| s.is(1)))
 }
 
-/// Reductions alone, all over the same inner space: what is behind them would need a second kernel.
+/// Reductions alone, all over the same inner space and none of another one's result: what is behind them would need
+/// a second kernel.
 fn is_plain_reduction(cluster: &Cluster) -> bool {
-    cluster.members.iter().all(|m| m.reduces() && m.inner == cluster.members[0].inner && m.guards.is_empty())
+    let alike = cluster
+        .members
+        .iter()
+        .all(|m| m.reduces() && m.inner == cluster.members[0].inner && m.guards.is_empty());
+    alike && cluster.buffers.iter().all(|u| !u.written || u.accesses.len() == 1)
 }
 
 /// Bytes of one set of partial results, in the widest type.
