@@ -95,10 +95,19 @@ def test_without_fallback_the_error_comes_out():
 
 
 def test_errors_of_eager_operators_come_through():
-    f = compiled(lambda x: torch.linalg.inv(x) + 1)
+    def fn(x):
+        return torch.linalg.inv(x) + 1
+
+    f = compiled(fn)
     f(torch.eye(3))
-    with pytest.raises(torch._C._LinAlgError):
-        f(torch.zeros(3, 3))
+    # Some versions of PyTorch drop the check while they trace, for every backend.
+    try:
+        torch.compile(fn, backend="aot_eager")(torch.zeros(3, 3))
+    except torch._C._LinAlgError:
+        with pytest.raises(torch._C._LinAlgError):
+            f(torch.zeros(3, 3))
+    else:
+        assert f(torch.zeros(3, 3)).isnan().all()
 
 
 def test_index_out_of_bounds_is_an_error():
