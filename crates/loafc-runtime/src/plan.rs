@@ -139,7 +139,9 @@ fn fixed_place(buffer: &Lifetime) -> Place {
 /// The buffer whose place `b` takes over at `step`.
 fn taken_over(buffers: &[Lifetime], held: &[usize], b: usize, step: usize) -> Option<usize> {
     let old = buffers[b].in_place_of?;
-    let ends_here = buffers[old].steps.is_some_and(|s| s.1 == step) && buffers[old].owner == Owner::Call;
+    // One that also begins here may itself sit where another buffer of this step still is.
+    let ends_here =
+        buffers[old].steps.is_some_and(|s| s.0 < step && s.1 == step) && buffers[old].owner == Owner::Call;
     (ends_here && held[old] > 0 && held[old] >= buffers[b].bytes).then_some(old)
 }
 
@@ -167,6 +169,17 @@ mod tests {
         assert_eq!(p.arena_bytes, 128);
         let still_read = plan(&[own(100, 0, 2), second], 3);
         assert_eq!(still_read.arena_bytes, 256);
+    }
+
+    #[test]
+    fn a_place_is_not_handed_on_twice_within_a_step() {
+        let mut second = own(0, 1, 1);
+        second.in_place_of = Some(0);
+        let mut third = own(100, 1, 2);
+        third.in_place_of = Some(1);
+        let p = plan(&[own(100, 0, 1), second, third], 3);
+        assert_eq!(p.places[0], Place::Arena(0));
+        assert_eq!(p.places[2], Place::Arena(128));
     }
 
     #[test]
