@@ -1,6 +1,6 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python bench-scheduler lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler check-census lint fmt
 
 PY := .venv/bin/python
 
@@ -30,6 +30,9 @@ test-python: ## Run the Python tests against the loafc in .venv
 
 bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare kernels and seconds (minutes)
 	$(PY) -m loafc.bench scheduler $(if $(JSON),--json $(JSON))
+
+check-census: ## Count the operator calls of real models that become loops
+	$(PY) -m loafc.check census
 
 lint: ## Check format and lints
 	cargo fmt --all --check

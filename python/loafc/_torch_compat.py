@@ -36,6 +36,13 @@ def aot_backend(**kwargs: Any) -> Callable[..., Any]:
     return aot_autograd(**kwargs)
 
 
+def aot_function(fn: Callable[..., Any], **kwargs: Any) -> Callable[..., Any]:
+    """A function behind AOTAutograd with these compilers and settings, without Dynamo."""
+    from torch._functorch.aot_autograd import aot_function
+
+    return aot_function(fn, **kwargs)
+
+
 def min_cut_partition() -> Callable[..., Any]:
     """The partitioner that recomputes cheap values in the backward graph."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition

@@ -76,14 +76,19 @@ def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = N
 
 def backend_of(compile_kind: Callable[[GraphModule, Sequence[Any], str], Callable[..., Any]]) -> Callable[..., Any]:
     """AOTAutograd as loafc runs it, in front of any compiler of a functional ATen graph of some kind."""
-    return aot_backend(
-        fw_compiler=partial(compile_kind, kind="forward"),
-        bw_compiler=partial(compile_kind, kind="backward"),
-        inference_compiler=partial(compile_kind, kind="inference"),
-        partition_fn=min_cut_partition(),
-        decompositions=decompositions(),
-        keep_inference_input_mutations=True,
-    )
+    return aot_backend(**aot_settings(compile_kind))
+
+
+def aot_settings(compile_kind: Callable[[GraphModule, Sequence[Any], str], Callable[..., Any]]) -> dict[str, Any]:
+    """How loafc runs AOTAutograd in front of such a compiler."""
+    return {
+        "fw_compiler": partial(compile_kind, kind="forward"),
+        "bw_compiler": partial(compile_kind, kind="backward"),
+        "inference_compiler": partial(compile_kind, kind="inference"),
+        "partition_fn": min_cut_partition(),
+        "decompositions": decompositions(),
+        "keep_inference_input_mutations": True,
+    }
 
 
 def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:

@@ -41,7 +41,7 @@ class Operators:
         """The operator of this name, from the graph or, for what the compiler itself calls, from ``torch.ops``."""
         target = self._by_name.get(name)
         if target is None:
-            target = _find(name)
+            target = find_operator(name)
         return CallSite(name, target)
 
 
@@ -73,7 +73,7 @@ class CallSite:
         return text if objects is None else objects.get(text, text)
 
 
-def _find(name: str) -> Callable[..., Any]:
+def find_operator(name: str) -> Callable[..., Any]:
     parts = name.split(".")
     if len(parts) != 3:
         raise CompileError(f"there is no operator `{name}`: its name isn't of the form namespace.operator.overload")
