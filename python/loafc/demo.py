@@ -26,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 from . import metrics
+from .table import print_table
 
 SEED = 1234
 
@@ -243,15 +244,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """The rows, columns aligned; keys that start with an underscore are not shown."""
-    keys = [k for k in rows[0] if not k.startswith("_")]
-    widths = [max(len(k), *(len(str(r[k])) for r in rows)) for k in keys]
-    for cells in (keys, ["-" * w for w in widths], *([str(r[k]) for k in keys] for r in rows)):
-        aligned = [c.ljust(w) if n == 0 else c.rjust(w) for n, (c, w) in enumerate(zip(cells, widths, strict=True))]
-        print("  ".join(aligned).rstrip())
 
 
 def print_summary(rows: list[dict[str, Any]]) -> None:

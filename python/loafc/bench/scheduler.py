@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ..backend import CompiledGraph, compile_graph, parse_options
-from ..demo import print_table
+from ..table import print_table
 from . import inductor
 from .capture import Captured, capture
 from .models import MODELS, SEED, Model
