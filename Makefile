@@ -34,6 +34,9 @@ bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare k
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census
 
+bench-cpu: ## Run kernels of loafc and TorchInductor on memory-bound programs (minutes; JSON=file, PLOT=file)
+	$(PY) -m loafc.bench cpu $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
+
 lint: ## Check format and lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings

@@ -63,8 +63,8 @@ def test_functions_of_two_backends_share_no_code():
 
 
 def row(name: str, **values) -> cpu.Row:
-    defaults = dict(kind="norms", bytes=1 << 25, kernels=1, extern_calls=0, error=0.0, seconds=1.0)
-    measured = dict(floor=0.9, speedup=3.0, inductor_floor=0.3)
+    defaults = {"kind": "norms", "bytes": 1 << 25, "kernels": 1, "extern_calls": 0, "error": 0.0, "seconds": 1.0}
+    measured = {"floor": 0.9, "speedup": 3.0, "inductor_floor": 0.3}
     return cpu.Row(name=name, **{**defaults, **measured, **values})
 
 
