@@ -74,10 +74,7 @@ impl Index {
     /// The sum of two.
     pub fn plus(&self, other: &Index) -> Index {
         let mut sum = self.clone();
-        sum.offset += other.offset;
-        for (atom, stride) in &other.terms {
-            sum.add_term(atom.clone(), *stride);
-        }
+        sum.add_scaled(other.clone(), Size::ONE);
         sum
     }
 
@@ -273,9 +270,17 @@ impl Index {
                 IndexAtom::FloorDiv(i, d) => i.substitute(loops, values, extents).floor_div(*d, extents),
                 IndexAtom::Mod(i, d) => i.substitute(loops, values, extents).modulo(*d, extents),
             };
-            out = out.plus(&part.times(*stride));
+            out.add_scaled(part, *stride);
         }
         out
+    }
+
+    /// Adds `factor · other`.
+    fn add_scaled(&mut self, other: Index, factor: Size) {
+        self.offset += other.offset * factor;
+        for (atom, stride) in other.terms {
+            self.add_term(atom, stride * factor);
+        }
     }
 
     /// The value for given loop variables, body values and sizes; `None` where a size has no value.

@@ -13,11 +13,16 @@ use indexmap::IndexSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 
-/// An integer polynomial in size symbols.
+/// An integer polynomial in size symbols: one word, because indices and loop nests are made of them.
+///
+/// A constant is its own value. A narrow range of values that no extent, stride or offset has (near -7.7·10^18)
+/// stands for polynomials: its upper half is [`Size::TAG`], the lower half a position in the interner. A constant
+/// of that range becomes the next one below it.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
-pub struct Size(Repr);
+pub struct Size(i64);
 
-#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+/// What a [`Size`]'s word means.
+#[derive(Copy, Clone)]
 enum Repr {
     Const(i64),
     /// Position in the interner; never a constant polynomial.
@@ -87,7 +92,7 @@ impl Interner {
 }
 
 fn poly_of(size: Size) -> Poly {
-    match size.0 {
+    match size.repr() {
         Repr::Const(0) => Poly::default(),
         Repr::Const(c) => {
             let mut terms = SmallVec::new();
@@ -116,7 +121,7 @@ fn intern(mut poly: Poly) -> Size {
     if merged.len() == 1 && merged[0].0.is_empty() {
         return Size::from(merged[0].1);
     }
-    Size(Repr::Poly(lock.polys.insert_full(Poly { terms: merged }).0 as u32))
+    Size::polynomial(lock.polys.insert_full(Poly { terms: merged }).0)
 }
 
 fn atom(atom: Atom) -> Size {
@@ -136,13 +141,27 @@ fn atom(atom: Atom) -> Size {
 
 impl Size {
     /// 0
-    pub const ZERO: Size = Size(Repr::Const(0));
+    pub const ZERO: Size = Size::constant(0);
     /// 1
-    pub const ONE: Size = Size(Repr::Const(1));
+    pub const ONE: Size = Size::constant(1);
+
+    const TAG: i32 = i32::from_ne_bytes(0x9537_1C2B_u32.to_ne_bytes());
 
     /// A size of this value.
     pub const fn constant(value: i64) -> Size {
-        Size(Repr::Const(value))
+        if Size(value).is_tagged() { Size(((Size::TAG as i64) << 32) - 1) } else { Size(value) }
+    }
+
+    fn polynomial(at: usize) -> Size {
+        Size((i64::from(Size::TAG) << 32) | i64::from(at as u32))
+    }
+
+    const fn is_tagged(self) -> bool {
+        self.0 >> 32 == Size::TAG as i64
+    }
+
+    const fn repr(self) -> Repr {
+        if self.is_tagged() { Repr::Poly(self.0 as u32) } else { Repr::Const(self.0) }
     }
 
     /// The size symbol of this name; equal names are one symbol.
@@ -152,7 +171,7 @@ impl Size {
 
     /// The value, where it is known while compiling.
     pub const fn as_const(self) -> Option<i64> {
-        match self.0 {
+        match self.repr() {
             Repr::Const(c) => Some(c),
             Repr::Poly(_) => None,
         }
@@ -160,7 +179,7 @@ impl Size {
 
     /// Whether this is the constant `value`.
     pub const fn is(self, value: i64) -> bool {
-        matches!(self.0, Repr::Const(c) if c == value)
+        self.0 == value && !self.is_tagged()
     }
 
     /// `self / divisor` where that is again a polynomial without remainder; `None` for a zero divisor too.
@@ -168,7 +187,7 @@ impl Size {
         if self == divisor && !divisor.is(0) {
             return Some(Size::ONE);
         }
-        match (self.0, divisor.0) {
+        match (self.repr(), divisor.repr()) {
             (_, Repr::Const(0)) => None,
             (Repr::Const(0), _) => Some(Size::ZERO),
             (_, Repr::Const(1)) => Some(self),
@@ -229,7 +248,7 @@ impl Size {
 
     /// The value under `values`; `None` where a symbol has none or a divisor is zero.
     pub fn eval(self, values: &SymbolValues) -> Option<i64> {
-        match self.0 {
+        match self.repr() {
             Repr::Const(c) => Some(c),
             Repr::Poly(_) => {
                 let poly = poly_of(self);
@@ -249,7 +268,7 @@ impl Size {
 
     /// The value for scores: symbols without a value count as [`SymbolValues::DEFAULT_HINT`].
     pub fn hint(self, values: &SymbolValues) -> i64 {
-        if let Repr::Const(c) = self.0 {
+        if let Repr::Const(c) = self.repr() {
             return c;
         }
         if let Some(v) = self.eval(values) {
@@ -420,8 +439,8 @@ impl From<i32> for Size {
 impl Add for Size {
     type Output = Size;
     fn add(self, rhs: Size) -> Size {
-        match (self.0, rhs.0) {
-            (Repr::Const(a), Repr::Const(b)) => Size(Repr::Const(a.wrapping_add(b))),
+        match (self.repr(), rhs.repr()) {
+            (Repr::Const(a), Repr::Const(b)) => Size::constant(a.wrapping_add(b)),
             (_, Repr::Const(0)) => self,
             (Repr::Const(0), _) => rhs,
             _ => {
@@ -435,8 +454,8 @@ impl Add for Size {
 impl Mul for Size {
     type Output = Size;
     fn mul(self, rhs: Size) -> Size {
-        match (self.0, rhs.0) {
-            (Repr::Const(a), Repr::Const(b)) => Size(Repr::Const(a.wrapping_mul(b))),
+        match (self.repr(), rhs.repr()) {
+            (Repr::Const(a), Repr::Const(b)) => Size::constant(a.wrapping_mul(b)),
             (Repr::Const(0), _) | (_, Repr::Const(0)) => Size::ZERO,
             (_, Repr::Const(1)) => self,
             (Repr::Const(1), _) => rhs,
@@ -521,7 +540,7 @@ impl fmt::Display for Size {
     /// A sum of products. A sum of several terms stands in parentheses, so that the text can be put into any
     /// larger expression as it is.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Repr::Const(c) = self.0 {
+        if let Repr::Const(c) = self.repr() {
             return write!(f, "{c}");
         }
         let terms = self.terms();
@@ -580,6 +599,18 @@ mod tests {
         assert_eq!((n() + m()) * (n() - m()), n() * n() - m() * m());
         assert_eq!(n() * Size::from(4) - n() * Size::from(4), Size::ZERO);
         assert_eq!((n() + Size::ONE) - n(), Size::ONE);
+    }
+
+    #[test]
+    fn a_constant_is_never_taken_for_a_polynomial() {
+        let first = i64::from(Size::TAG) << 32;
+        for value in [i64::MIN, first - 1, first + (1 << 32), -1, 0, i64::MAX] {
+            assert_eq!(Size::from(value).as_const(), Some(value));
+        }
+        for value in [first, first + 1, first + (1 << 32) - 1] {
+            assert_eq!(Size::from(value).as_const(), Some(first - 1));
+        }
+        assert_eq!(n().as_const(), None);
     }
 
     #[test]
