@@ -20,8 +20,8 @@ pub struct Member {
     pub inner: PerDigit,
     /// Which digits, outer ones first, its reductions run over.
     pub reduced: SmallVec<[bool; 8]>,
-    /// For each loop of the nest, its variable in terms of the digits.
-    pub loops: Vec<Index>,
+    /// For each loop of the nest, its variable in terms of the digits; `None` as long as the digits are the loops.
+    pub loops: Option<Vec<Index>>,
     /// Its accesses in terms of the digits.
     pub accesses: Vec<Access>,
     /// Ranges that digits must lie in for the member to do anything: it was padded to a larger space.
@@ -75,7 +75,7 @@ impl Cluster {
             step,
             inner: nest.loops[parallel..].iter().map(|l| l.extent).collect(),
             reduced: nest.loops.iter().map(|l| l.kind == LoopKind::Reduction).collect(),
-            loops: (0..nest.loops.len()).map(|k| Index::of_loop(LoopVar(k as u16))).collect(),
+            loops: None,
             accesses: accesses_of(nest, program),
             guards: Vec::new(),
         };
@@ -237,11 +237,10 @@ impl Respace {
 
     /// The space as it is.
     pub fn identity(outer: &[Size]) -> Respace {
-        let digits = outer
-            .iter()
-            .enumerate()
-            .map(|(from, extent)| NewDigit { from, weight: Size::ONE, extent: *extent })
-            .collect();
+        let mut digits = SmallVec::new();
+        for (from, extent) in outer.iter().enumerate() {
+            digits.push(NewDigit { from, weight: Size::ONE, extent: *extent });
+        }
         Respace::of_outer(digits, outer.len())
     }
 
@@ -274,16 +273,22 @@ impl Respace {
 
     /// Strides of an access over the new digits: outer, demoted, then the member's own inner digits.
     pub fn strides(&self, place: &Strided, old_outer: usize) -> PerDigit {
-        self.digits
-            .iter()
-            .map(|d| place.strides[d.from] * d.weight)
-            .chain(self.kept(&place.strides, old_outer).iter().copied())
-            .collect()
+        let mut strides = PerDigit::new();
+        for digit in &self.digits {
+            strides.push(place.strides[digit.from] * digit.weight);
+        }
+        strides.extend_from_slice(self.kept(&place.strides, old_outer));
+        strides
     }
 
     /// Extents of a member's inner digits after the change.
     pub fn inner(&self, member: &Member) -> PerDigit {
-        self.demoted().chain(self.kept(&member.inner, 0).iter().copied()).collect()
+        let mut inner = PerDigit::new();
+        for extent in self.demoted() {
+            inner.push(extent);
+        }
+        inner.extend_from_slice(self.kept(&member.inner, 0));
+        inner
     }
 
     /// Extents of those inner digits of a member that stay.
@@ -298,7 +303,14 @@ impl Respace {
 }
 
 impl Member {
+    /// The variables of the nest's loops in terms of the digits, to be rewritten when the digits change.
+    pub fn loops_mut(&mut self) -> &mut Vec<Index> {
+        let digits = self.reduced.len() as u16;
+        self.loops.get_or_insert_with(|| (0..digits).map(|k| Index::of_loop(LoopVar(k))).collect())
+    }
+
     fn respace(&mut self, with: &Respace, old_outer: usize) {
+        self.loops_mut();
         self.inner = with.inner(self);
         self.reduced = with
             .digits
@@ -327,7 +339,7 @@ impl Member {
             }
             out
         };
-        for index in &mut self.loops {
+        for index in self.loops.iter_mut().flatten() {
             *index = rewrite(index);
         }
         for guard in &mut self.guards {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::access::{Access, AccessKind};
 use crate::alignment::Alignment;
-use crate::cluster::{Cluster, Respace};
+use crate::cluster::{Cluster, Member, Respace};
 use crate::legality::{Placed, conflict, place, shared_buffers, within};
 use crate::log::Reason;
 use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
@@ -81,12 +81,14 @@ impl<'a> Facts<'a> {
 }
 
 /// What a fusion brings.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Score {
     /// Bytes of memory traffic that it removes.
     pub saved: i64,
     /// Clusters whose loops are reordered for it.
     pub reorderings: usize,
+    /// Traffic of every buffer that the fusion changes.
+    pub traffic: ChangedTraffic,
 }
 
 /// Bytes below which a fusion is not looked at any further.
@@ -146,8 +148,8 @@ pub fn evaluate(
     if let Some(conflict) = conflict(first, second, alignment) {
         return Err(conflict.into());
     }
-    let saved: i64 =
-        changed_traffic(facts, first, second, alignment).iter().map(|t| t.before - t.after).sum();
+    let traffic = changed_traffic(facts, first, second, alignment);
+    let saved: i64 = traffic.iter().map(|t| t.before - t.after).sum();
     if saved <= 0 {
         return Err(Reason::NothingShared);
     }
@@ -156,7 +158,7 @@ pub fn evaluate(
     }
     let unchanged = alignment.first.is_identity(&first.outer) && alignment.second.is_identity(&second.outer);
     if unchanged {
-        return Ok(Score { saved, reorderings: 0 });
+        return Ok(Score { saved, reorderings: 0, traffic });
     }
     keeps_parallelism(facts, first, second, alignment)?;
     keeps_working_set(facts, first, &alignment.first)?;
@@ -164,13 +166,13 @@ pub fn evaluate(
     let reorderings = alignment.reorderings();
     if reorderings == 0 {
         // What was contiguous in the old order is so in the same order.
-        return Ok(Score { saved, reorderings });
+        return Ok(Score { saved, reorderings, traffic });
     }
     let lost = uncoalesced(first, second, alignment).saturating_mul(UNCOALESCED_FACTOR);
     if lost >= saved {
         return Err(Reason::Uncoalesced { saved, lost });
     }
-    Ok(Score { saved: saved - lost, reorderings })
+    Ok(Score { saved: saved - lost, reorderings, traffic })
 }
 
 /// Whether fusing two clusters without outer loops would leave long work to one thread: a reduction can be cut
@@ -226,7 +228,11 @@ fn footprint(facts: &Facts, placed: &Placed, item: i64) -> i64 {
     touched.saturating_mul(if contiguous { item } else { item.max(LINE_BYTES) })
 }
 
+/// One entry for each buffer whose traffic changes.
+pub type ChangedTraffic = SmallVec<[BufferTraffic; 2]>;
+
 /// Traffic of a buffer before and after a fusion.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct BufferTraffic {
     /// Which.
     pub buffer: BufferId,
@@ -238,14 +244,14 @@ pub struct BufferTraffic {
 
 /// Traffic of every buffer that a fusion changes: those that both clusters use, and those that one of them touches
 /// more than once where its outer digits become inner ones.
-pub fn changed_traffic(
+fn changed_traffic(
     facts: &Facts,
     first: &Cluster,
     second: &Cluster,
     alignment: &Alignment,
-) -> SmallVec<[BufferTraffic; 4]> {
+) -> ChangedTraffic {
     let barrier = has_barrier(first, second);
-    let mut changed: SmallVec<[BufferTraffic; 4]> = SmallVec::new();
+    let mut changed = ChangedTraffic::new();
     for (mine, theirs) in shared_buffers(first, second) {
         let sides = [(first, mine, &alignment.first), (second, theirs, &alignment.second)];
         changed.push(BufferTraffic {
@@ -322,8 +328,11 @@ fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) 
     for (cluster, at, with) in sides {
         let entry = &cluster.buffers[*at];
         steps += entry.steps;
-        for at in &entry.accesses {
+        for (k, at) in entry.accesses.iter().enumerate() {
             let (member, access) = cluster.access(*at);
+            if !barrier && repeats_a_read(cluster, &entry.accesses[..k], member, access) {
+                continue;
+            }
             accesses.push((member.step, access, place(cluster, member, access, with)));
         }
     }
@@ -357,6 +366,16 @@ fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) 
     let local = facts.is_internal(buffer, steps) && !partial && classes.len() == 1 && classes[0].made;
     let written = if local { 0 } else { sum(&|c| c.written) };
     sum(&|c| !c.made) + written
+}
+
+/// Whether a cluster reads the very elements before, in the same iterations.
+fn repeats_a_read(cluster: &Cluster, before: &[(u16, u16)], member: &Member, access: &Access) -> bool {
+    access.kind == AccessKind::Read
+        && access.place.is_some()
+        && before.iter().any(|at| {
+            let (earlier, other) = cluster.access(*at);
+            other.kind == AccessKind::Read && other.place == access.place && earlier.inner == member.inner
+        })
 }
 
 /// [`traffic`] for the case that nearly all pairs are: one access on either side.

@@ -1,6 +1,7 @@
 //! From a cluster to a group: stages are laid out, buffers that live only inside a kernel get a place there, and
 //! bodies are rewritten to the group's digits.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use loafc_ir::canonical::for_each_index_nested;
@@ -9,8 +10,8 @@ use loafc_ir::nest::{Body, BufferId, LoopNest, NestProgram, Op, Step, ValueId};
 use loafc_ir::size::Size;
 use smallvec::SmallVec;
 
-use crate::access::{Access, AccessKind, Embedding, PerDigit, embed};
-use crate::cluster::{Cluster, Member, NewDigit};
+use crate::access::{Access, AccessKind, Embedding, PerDigit, Strided, embed};
+use crate::cluster::{BufferUse, Cluster, Member, NewDigit};
 use crate::cost::Facts;
 use crate::schedule::{Group, GroupBuffer, Member as GroupMember, Place, Stage};
 
@@ -131,6 +132,7 @@ fn split_parts(coarse: &[Size], fine: &[Size]) -> Vec<NewDigit> {
 }
 
 fn split_inner(member: &mut Member, outer: usize, parts: &[NewDigit]) {
+    member.loops_mut();
     let split = |strides: &mut PerDigit| {
         let fine: PerDigit = parts.iter().map(|p| strides[outer + p.from] * p.weight).collect();
         strides.truncate(outer);
@@ -160,7 +162,7 @@ fn split_inner(member: &mut Member, outer: usize, parts: &[NewDigit]) {
         }
         *index = out;
     };
-    member.loops.iter_mut().for_each(&rewrite);
+    member.loops.iter_mut().flatten().for_each(&rewrite);
     member.guards.iter_mut().for_each(|g| rewrite(&mut g.index));
     member.inner = parts.iter().map(|p| p.extent).collect();
 }
@@ -175,15 +177,8 @@ fn assign_stages(cluster: &Cluster) -> Stages {
     let mut stages: Stages = Vec::new();
     let mut stage_of: Vec<usize> = Vec::new();
     for (m, member) in cluster.members.iter().enumerate() {
-        let mut earliest = 0;
-        for (e, earlier) in cluster.members[..m].iter().enumerate() {
-            let after = match relation(earlier, member) {
-                Relation::None => continue,
-                Relation::SameIteration => stage_of[e],
-                Relation::Behind => stage_of[e] + 1,
-            };
-            earliest = earliest.max(after);
-        }
+        let earliest = member.accesses.iter().map(|access| earliest_stage(cluster, m, access, &stage_of));
+        let earliest = earliest.max().unwrap_or(0);
         let fits = |stage: &Vec<usize>| {
             stage.iter().all(|s| {
                 let other = &cluster.members[*s];
@@ -202,27 +197,19 @@ fn assign_stages(cluster: &Cluster) -> Stages {
     stages
 }
 
-enum Relation {
-    None,
-    SameIteration,
-    Behind,
-}
-
-/// What an earlier member's accesses demand of a later one.
-fn relation(earlier: &Member, later: &Member) -> Relation {
-    let mut found = Relation::None;
-    for a in &earlier.accesses {
-        for b in later.accesses.iter().filter(|b| b.buffer == a.buffer) {
-            if !a.kind.writes() && !b.kind.writes() {
-                continue;
-            }
-            if !same_iteration(earlier, a, later, b) {
-                return Relation::Behind;
-            }
-            found = Relation::SameIteration;
+/// The first stage that an access of a member may be in, for what earlier members do with the buffer.
+fn earliest_stage(cluster: &Cluster, member: usize, access: &Access, stage_of: &[usize]) -> usize {
+    let later = &cluster.members[member];
+    let Some(entry) = cluster.buffer_use(access.buffer) else { return 0 };
+    let conflicts = entry.accesses.iter().take_while(|at| usize::from(at.0) < member).filter_map(|at| {
+        let (earlier, other) = cluster.access(*at);
+        if !other.kind.writes() && !access.kind.writes() {
+            return None;
         }
-    }
-    found
+        let behind = !same_iteration(earlier, other, later, access);
+        Some(stage_of[usize::from(at.0)] + usize::from(behind))
+    });
+    conflicts.max().unwrap_or(0)
 }
 
 fn same_iteration(earlier: &Member, a: &Access, later: &Member, b: &Access) -> bool {
@@ -246,21 +233,32 @@ struct LocalArray {
     offset: Size,
     strides: PerDigit,
     inner: PerDigit,
+    /// Where the writer's own accesses are in the array.
+    own: Embedding,
 }
 
 impl LocalArray {
-    fn embed(&self, strides: &[Size], inner: &[Size], offset: Size) -> Option<Embedding> {
-        embed((strides, inner), (&self.strides, &self.inner), offset - self.offset)
+    fn new(writer: &Member, place: &Strided, outer: usize) -> Option<LocalArray> {
+        let strides: PerDigit = place.strides[outer..].into();
+        let own = embed((&strides, &writer.inner), (&strides, &writer.inner), Size::ZERO)?;
+        Some(LocalArray { offset: place.offset, strides, inner: writer.inner.clone(), own })
+    }
+
+    fn embed(&self, strides: &[Size], inner: &[Size], offset: Size) -> Option<Cow<'_, Embedding>> {
+        if strides == &*self.strides && inner == &*self.inner && offset == self.offset {
+            return Some(Cow::Borrowed(&self.own));
+        }
+        embed((strides, inner), (&self.strides, &self.inner), offset - self.offset).map(Cow::Owned)
     }
 }
 
 fn place_buffers(facts: &Facts, cluster: &Cluster) -> Vec<PlacedBuffer> {
     let mut out = Vec::with_capacity(cluster.buffers.len());
     for entry in &cluster.buffers {
-        let local = local_array(facts, cluster, entry.buffer, entry.steps);
+        let local = local_array(facts, cluster, entry);
         let kinds = || entry.accesses.iter().map(|a| cluster.access(*a).1.kind);
         let place = match &local {
-            Some((_, len)) => Place::Local(*len),
+            Some(array) => Place::Local(array.own.len),
             None => Place::Memory,
         };
         out.push(PlacedBuffer {
@@ -270,7 +268,7 @@ fn place_buffers(facts: &Facts, cluster: &Cluster) -> Vec<PlacedBuffer> {
                 written: entry.written,
                 place,
             },
-            local: local.map(|l| l.0),
+            local,
         });
     }
     out
@@ -278,12 +276,11 @@ fn place_buffers(facts: &Facts, cluster: &Cluster) -> Vec<PlacedBuffer> {
 
 /// Whether the kernel can keep a buffer to itself: nobody outside needs it, one member writes all of it, and every
 /// reader finds its elements in what is written in the same outer iteration.
-fn local_array(facts: &Facts, cluster: &Cluster, buffer: BufferId, steps: u32) -> Option<(LocalArray, Size)> {
-    if !facts.is_internal(buffer, steps) {
+fn local_array(facts: &Facts, cluster: &Cluster, entry: &BufferUse) -> Option<LocalArray> {
+    if !facts.is_internal(entry.buffer, entry.steps) {
         return None;
     }
     let outer = cluster.outer.len();
-    let entry = cluster.buffer_use(buffer)?;
     let mut writers = entry.accesses.iter().filter(|a| cluster.access(**a).1.kind.writes());
     let (writer, access) = cluster.access(*writers.next()?);
     if writers.next().is_some() || access.kind != AccessKind::Write || !writer.guards.is_empty() {
@@ -294,13 +291,8 @@ fn local_array(facts: &Facts, cluster: &Cluster, buffer: BufferId, steps: u32) -
         return None;
     }
     let place = access.place.as_ref()?;
-    let array = LocalArray {
-        offset: place.offset,
-        strides: place.strides[outer..].into(),
-        inner: writer.inner.clone(),
-    };
-    let own = array.embed(&array.strides, &array.inner, array.offset)?;
-    let bytes = own.len.hint(&facts.program.hints).saturating_mul(access.item);
+    let array = LocalArray::new(writer, place, outer)?;
+    let bytes = array.own.len.hint(&facts.program.hints).saturating_mul(access.item);
     if bytes > facts.options.limits.cached_bytes {
         return None;
     }
@@ -312,8 +304,7 @@ fn local_array(facts: &Facts, cluster: &Cluster, buffer: BufferId, steps: u32) -
         }
         array.embed(&read.strides[outer..], &member.inner, read.offset)?;
     }
-    let len = own.len;
-    Some((array, len))
+    Some(array)
 }
 
 fn emit_stage(
@@ -343,11 +334,17 @@ fn emit_stage(
 fn emit_body(cluster: &Cluster, member: &Member, nest: &LoopNest, buffers: &[PlacedBuffer]) -> Body {
     let extents: Vec<Size> = cluster.outer.iter().chain(&member.inner).copied().collect();
     let extent = |v: LoopVar| extents.get(v.0 as usize).copied();
-    let mut body = Body::default();
+    let mut body = Body { ops: Vec::with_capacity(nest.body.ops.len()) };
     let guard = emit_guards(member, &mut body);
     let mut renamed: Vec<ValueId> = Vec::with_capacity(nest.body.ops.len());
     for op in &nest.body.ops {
-        let new = op.substitute(&|v| member.loops[v.0 as usize].clone(), &|v| renamed[v.0 as usize], &extent);
+        let new = match &member.loops {
+            None if guard.is_none() => op.clone(),
+            None => op.substitute(&Index::of_loop, &|v| renamed[v.0 as usize], &extent),
+            Some(loops) => {
+                op.substitute(&|v| loops[v.0 as usize].clone(), &|v| renamed[v.0 as usize], &extent)
+            }
+        };
         let new = localize(new, cluster, member, buffers);
         let new = match guard {
             Some(guard) => add_guard(new, guard, &mut body),

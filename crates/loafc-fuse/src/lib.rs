@@ -11,12 +11,16 @@ pub mod legality;
 pub mod log;
 pub mod options;
 pub mod order;
+mod queue;
 mod rounds;
 pub mod schedule;
 pub mod transforms;
 pub mod verify;
 
+use std::fmt::Write;
+
 use loafc_ir::nest::{NestProgram, Step, StepId};
+use loafc_ir::size::Size;
 
 use crate::cost::Facts;
 use crate::log::{ClusterOrigin, DecisionLog, KernelSummary};
@@ -97,7 +101,7 @@ fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
                 is_extern: false,
                 space: space_text(nest.loops.iter().map(|l| {
                     let mark = if l.kind == loafc_ir::nest::LoopKind::Reduction { "r" } else { "" };
-                    format!("{mark}{}", l.extent)
+                    (mark, l.extent)
                 })),
                 source: nest.origins.iter().map(ToString::to_string).collect(),
                 bytes: 0,
@@ -122,8 +126,16 @@ fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
     }
 }
 
-fn space_text(extents: impl Iterator<Item = String>) -> String {
-    format!("[{}]", extents.collect::<Vec<_>>().join(", "))
+/// The extents in brackets, each behind its mark.
+fn space_text(extents: impl Iterator<Item = (&'static str, Size)>) -> String {
+    let mut text = String::with_capacity(24);
+    for (mark, extent) in extents {
+        text.push_str(if text.is_empty() { "[" } else { ", " });
+        // Writing to a string can't fail.
+        let _ = write!(text, "{mark}{extent}");
+    }
+    text.push_str(if text.is_empty() { "[]" } else { "]" });
+    text
 }
 
 type LaidOut = Vec<(ScheduledStep, Option<KernelSummary>)>;
@@ -142,7 +154,7 @@ fn lay_out(facts: &Facts, outcome: rounds::Outcome) -> (LaidOut, DecisionLog) {
                     name: group.name.clone(),
                     cluster: id,
                     steps,
-                    outer: space_text(group.outer.iter().map(ToString::to_string)),
+                    outer: space_text(group.outer.iter().map(|extent| ("", *extent))),
                     stages: group.stages.len(),
                     bytes,
                 };

@@ -1,5 +1,10 @@
 //! A topological order of clusters that is kept while they are merged, and the test whether merging two would
-//! close a cycle. Both look only at what lies between the two in the order.
+//! close a cycle.
+//!
+//! The order is a list with labels that grow along it, as in Dietz and Sleator, "Two algorithms for maintaining order
+//! in a list" (1987). A merge needs to know only what the first of the two leads to before the second, or what
+//! the second needs behind the first. Both searches run in turn, and the one that ends first is enough: most
+//! pairs are a value and its only reader, and cost nothing.
 
 use loafc_ir::nest::{BufferId, NestProgram, Op, Step, StepId};
 use smallvec::SmallVec;
@@ -120,11 +125,32 @@ pub struct Order<'a> {
     of_step: Vec<ClusterId>,
     /// Steps of each cluster; empty for those merged into another.
     steps: Vec<Vec<StepId>>,
-    /// Position of each cluster; edges lead from smaller to larger ones.
-    position: Vec<u32>,
+    /// Steps of other clusters that each cluster leads to, and those that it needs.
+    leads_to: Vec<Vec<StepId>>,
+    needs: Vec<Vec<StepId>>,
+    /// Place of each cluster in the list.
+    links: Vec<Link>,
     /// Marks of the search under way, so that none has to be cleared.
-    visited: Vec<u32>,
+    visited: Vec<Mark>,
     search: u32,
+    after: Vec<ClusterId>,
+    before: Vec<ClusterId>,
+}
+
+/// A cluster's place in the list.
+#[derive(Copy, Clone)]
+struct Link {
+    /// Grows along the list; edges lead from smaller to larger ones.
+    label: u64,
+    previous: u32,
+    next: u32,
+}
+
+/// In which search a cluster was last found, and from which side.
+#[derive(Copy, Clone, PartialEq, Eq)]
+struct Mark {
+    search: u32,
+    direction: Direction,
 }
 
 /// Why two clusters can't be merged.
@@ -136,18 +162,34 @@ pub enum Unmergeable {
     TooFar,
 }
 
+/// Stands in for the neighbour that the first and the last cluster don't have.
+const NOBODY: u32 = u32::MAX;
+
 impl<'a> Order<'a> {
     /// Each step a cluster of its own, in program order.
     pub fn new(graph: &'a StepGraph) -> Self {
-        let count = graph.before.len();
-        Order {
+        let count = graph.before.len() as u32;
+        let link = |k: u32| Link {
+            label: 0,
+            previous: k.checked_sub(1).unwrap_or(NOBODY),
+            next: if k + 1 < count { k + 1 } else { NOBODY },
+        };
+        let mut order = Order {
             graph,
-            of_step: (0..count as u32).map(ClusterId).collect(),
-            steps: (0..count as u32).map(|k| vec![StepId(k)]).collect(),
-            position: (0..count as u32).collect(),
-            visited: vec![0; count],
+            of_step: (0..count).map(ClusterId).collect(),
+            steps: (0..count).map(|k| vec![StepId(k)]).collect(),
+            leads_to: graph.after.iter().map(|list| list.to_vec()).collect(),
+            needs: graph.before.iter().map(|list| list.to_vec()).collect(),
+            links: (0..count).map(link).collect(),
+            visited: vec![Mark { search: 0, direction: Direction::After }; count as usize],
             search: 0,
+            after: Vec::new(),
+            before: Vec::new(),
+        };
+        if count > 0 {
+            order.label_all(0);
         }
+        order
     }
 
     /// The cluster that a step is in.
@@ -155,99 +197,174 @@ impl<'a> Order<'a> {
         self.of_step[step.0 as usize]
     }
 
-    /// Place in the topological order.
-    pub fn position(&self, cluster: ClusterId) -> u32 {
-        self.position[cluster.0 as usize]
+    /// A number that grows along the topological order.
+    pub fn position(&self, cluster: ClusterId) -> u64 {
+        self.links[cluster.0 as usize].label
     }
 
     /// Whether merging two would leave nothing between them; on success, what must move for it.
     pub fn plan_merge(&mut self, a: ClusterId, b: ClusterId) -> Result<MergePlan, Unmergeable> {
         let (first, second) = if self.position(a) < self.position(b) { (a, b) } else { (b, a) };
-        let after = self.reach(first, second, Direction::After)?;
-        let before = self.reach(second, first, Direction::Before)?;
-        Ok(MergePlan { first, second, after, before })
+        self.search += 1;
+        let mut after = std::mem::take(&mut self.after);
+        let mut before = std::mem::take(&mut self.before);
+        let found = self.search_between(first, second, &mut after, &mut before);
+        let plan = found.map(|direction| {
+            let moved = if direction == Direction::After { &after } else { &before };
+            let mut moved = moved.clone();
+            moved.sort_unstable_by_key(|c| self.position(*c));
+            MergePlan { first, second, direction, moved }
+        });
+        after.clear();
+        before.clear();
+        (self.after, self.before) = (after, before);
+        plan
     }
 
-    /// Everything strictly between `from` and `to` in the order that `from` leads to. Meeting `to` on a path
-    /// through something else is a cycle.
-    fn reach(
+    /// Which of the two searches came to its end: everything behind `first` that it leads to, or everything ahead of
+    /// `second` that it needs, is then in its list.
+    fn search_between(
         &mut self,
-        from: ClusterId,
-        to: ClusterId,
-        direction: Direction,
-    ) -> Result<Vec<ClusterId>, Unmergeable> {
-        self.search += 1;
-        let limit = self.position(to);
-        let beyond = |p: u32| match direction {
-            Direction::After => p > limit,
-            Direction::Before => p < limit,
-        };
-        let mut found = Vec::new();
-        let mut next = 0;
-        let mut current = from;
-        loop {
-            for k in 0..self.steps[current.0 as usize].len() {
-                let step = self.steps[current.0 as usize][k];
-                let neighbours = match direction {
-                    Direction::After => &self.graph.after[step.0 as usize],
-                    Direction::Before => &self.graph.before[step.0 as usize],
-                };
-                for neighbour in neighbours {
-                    let cluster = self.of_step[neighbour.0 as usize];
-                    if cluster == current || cluster == from || beyond(self.position[cluster.0 as usize]) {
-                        continue;
-                    }
-                    if cluster == to {
-                        if current != from {
-                            return Err(Unmergeable::Cycle);
-                        }
-                        continue;
-                    }
-                    if self.visited[cluster.0 as usize] != self.search {
-                        self.visited[cluster.0 as usize] = self.search;
-                        found.push(cluster);
-                    }
-                }
-            }
-            if found.len() > MAX_PATH_SEARCH {
+        first: ClusterId,
+        second: ClusterId,
+        after: &mut Vec<ClusterId>,
+        before: &mut Vec<ClusterId>,
+    ) -> Result<Direction, Unmergeable> {
+        self.visit(first, (first, second), Direction::After, after)?;
+        if after.is_empty() {
+            return Ok(Direction::After);
+        }
+        self.visit(second, (first, second), Direction::Before, before)?;
+        for next in 0.. {
+            let Some(cluster) = before.get(next).copied() else { return Ok(Direction::Before) };
+            self.visit(cluster, (first, second), Direction::Before, before)?;
+            let Some(cluster) = after.get(next).copied() else { return Ok(Direction::After) };
+            self.visit(cluster, (first, second), Direction::After, after)?;
+            if before.len() + after.len() > MAX_PATH_SEARCH {
                 return Err(Unmergeable::TooFar);
             }
-            let Some(cluster) = found.get(next) else { return Ok(found) };
-            current = *cluster;
-            next += 1;
         }
+        unreachable!("each round takes one from two finite lists")
+    }
+
+    /// Adds the neighbours of a cluster that lie between the two ends. A neighbour that the other search has met, or
+    /// the other end itself by way of something else, closes a path between the ends.
+    fn visit(
+        &mut self,
+        cluster: ClusterId,
+        ends: (ClusterId, ClusterId),
+        direction: Direction,
+        found: &mut Vec<ClusterId>,
+    ) -> Result<(), Unmergeable> {
+        let (from, to) = if direction == Direction::After { ends } else { (ends.1, ends.0) };
+        let range = self.position(ends.0)..=self.position(ends.1);
+        let neighbours = match direction {
+            Direction::After => &self.leads_to[cluster.0 as usize],
+            Direction::Before => &self.needs[cluster.0 as usize],
+        };
+        for neighbour in neighbours {
+            let next = self.of_step[neighbour.0 as usize];
+            if next == from || !range.contains(&self.position(next)) {
+                continue;
+            }
+            if next == to {
+                if cluster == from {
+                    continue;
+                }
+                return Err(Unmergeable::Cycle);
+            }
+            let mark = &mut self.visited[next.0 as usize];
+            if mark.search != self.search {
+                *mark = Mark { search: self.search, direction };
+                found.push(next);
+            } else if mark.direction != direction {
+                return Err(Unmergeable::Cycle);
+            }
+        }
+        Ok(())
     }
 
     /// Merges two into a new cluster and mends the order.
     pub fn merge(&mut self, plan: MergePlan) -> ClusterId {
         let merged = ClusterId(self.steps.len() as u32);
-        let by_position = |order: &Self, list: &mut Vec<ClusterId>| {
-            list.sort_by_key(|c| order.position(*c));
-        };
-        let (mut before, mut after) = (plan.before, plan.after);
-        by_position(self, &mut before);
-        by_position(self, &mut after);
-        let mut places: Vec<u32> = before
-            .iter()
-            .chain(&after)
-            .chain(&[plan.first, plan.second])
-            .map(|c| self.position(*c))
-            .collect();
-        places.sort_unstable();
-
-        let mut steps = std::mem::take(&mut self.steps[plan.first.0 as usize]);
-        steps.append(&mut self.steps[plan.second.0 as usize]);
+        let MergePlan { first, second, direction, moved } = plan;
+        let steps = joined(&mut self.steps, first, second);
         for step in &steps {
             self.of_step[step.0 as usize] = merged;
         }
         self.steps.push(steps);
-        self.visited.push(0);
-        self.position.push(0);
-        // What the two need comes first, then they, then what needs them; one place stays empty.
-        for (cluster, place) in before.into_iter().chain([merged]).chain(after).zip(places) {
-            self.position[cluster.0 as usize] = place;
+        for lists in [&mut self.leads_to, &mut self.needs] {
+            let mut outside = joined(lists, first, second);
+            outside.retain(|step| self.of_step[step.0 as usize] != merged);
+            lists.push(outside);
+        }
+        self.visited.push(Mark { search: 0, direction });
+
+        // What the first leads to goes behind the second, which all else may stay ahead of; or the other way round.
+        let (stays, leaves) = if direction == Direction::After { (second, first) } else { (first, second) };
+        self.unlink(leaves);
+        for cluster in &moved {
+            self.unlink(*cluster);
+        }
+        let place = self.links[stays.0 as usize];
+        self.links.push(place);
+        self.join(place.previous, merged.0);
+        self.join(merged.0, place.next);
+        match direction {
+            Direction::After => self.insert(merged.0, &moved, place.next),
+            Direction::Before => self.insert(place.previous, &moved, merged.0),
         }
         merged
+    }
+
+    fn join(&mut self, left: u32, right: u32) {
+        if left != NOBODY {
+            self.links[left as usize].next = right;
+        }
+        if right != NOBODY {
+            self.links[right as usize].previous = left;
+        }
+    }
+
+    fn unlink(&mut self, cluster: ClusterId) {
+        let Link { previous, next, .. } = self.links[cluster.0 as usize];
+        self.join(previous, next);
+    }
+
+    /// Puts clusters between two neighbours of the list.
+    fn insert(&mut self, left: u32, moved: &[ClusterId], right: u32) {
+        let Some((head, tail)) = moved.first().zip(moved.last()) else { return };
+        for pair in moved.windows(2) {
+            self.join(pair[0].0, pair[1].0);
+        }
+        self.links[head.0 as usize].previous = left;
+        self.links[tail.0 as usize].next = right;
+        self.join(left, head.0);
+        self.join(tail.0, right);
+        let low = if left == NOBODY { 0 } else { self.links[left as usize].label };
+        let high = if right == NOBODY { u64::MAX } else { self.links[right as usize].label };
+        let step = (high - low) / (moved.len() as u64 + 1);
+        if step == 0 {
+            self.label_all(head.0);
+            return;
+        }
+        for (label, cluster) in (1..).map(|k| low + k * step).zip(moved) {
+            self.links[cluster.0 as usize].label = label;
+        }
+    }
+
+    /// Spreads labels evenly over the list that a cluster is in.
+    fn label_all(&mut self, mut at: u32) {
+        while self.links[at as usize].previous != NOBODY {
+            at = self.links[at as usize].previous;
+        }
+        let step = u64::MAX / (self.links.len() as u64 + 1);
+        let mut label = 0;
+        while at != NOBODY {
+            label += step;
+            self.links[at as usize].label = label;
+            at = self.links[at as usize].next;
+        }
     }
 
     /// All clusters in topological order.
@@ -256,7 +373,7 @@ impl<'a> Order<'a> {
             .map(ClusterId)
             .filter(|c| !self.steps[c.0 as usize].is_empty())
             .collect();
-        live.sort_by_key(|c| self.position(*c));
+        live.sort_unstable_by_key(|c| self.position(*c));
         live
     }
 
@@ -272,7 +389,18 @@ impl<'a> Order<'a> {
     }
 }
 
-#[derive(Copy, Clone)]
+/// Takes two lists and joins them; the shorter one moves.
+fn joined(lists: &mut [Vec<StepId>], first: ClusterId, second: ClusterId) -> Vec<StepId> {
+    let mut long = std::mem::take(&mut lists[first.0 as usize]);
+    let mut short = std::mem::take(&mut lists[second.0 as usize]);
+    if short.len() > long.len() {
+        std::mem::swap(&mut long, &mut short);
+    }
+    long.append(&mut short);
+    long
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
 enum Direction {
     After,
     Before,
@@ -282,8 +410,94 @@ enum Direction {
 pub struct MergePlan {
     first: ClusterId,
     second: ClusterId,
-    /// Between the two, and needs the first.
-    after: Vec<ClusterId>,
-    /// Between the two, and needed by the second.
-    before: Vec<ClusterId>,
+    /// Which search ended: the clusters that move are those behind the first or those ahead of the second.
+    direction: Direction,
+    /// In their order.
+    moved: Vec<ClusterId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn graph(count: usize, edges: &[(usize, usize)]) -> StepGraph {
+        let mut graph = StepGraph {
+            before: vec![SmallVec::new(); count],
+            after: vec![SmallVec::new(); count],
+            users: Vec::new(),
+        };
+        for (a, b) in edges {
+            let (a, b) = (a % count, b % count);
+            if a != b {
+                graph.add(StepId(a.min(b) as u32), StepId(a.max(b) as u32));
+            }
+        }
+        graph
+    }
+
+    /// Whether a path from one cluster to another leads through a third.
+    fn has_detour(order: &Order, from: ClusterId, to: ClusterId) -> bool {
+        let mut open = vec![from];
+        let mut met = vec![from];
+        while let Some(cluster) = open.pop() {
+            for step in &order.steps[cluster.0 as usize] {
+                for later in &order.graph.after[step.0 as usize] {
+                    let next = order.cluster_of(*later);
+                    if next == to && cluster != from {
+                        return true;
+                    }
+                    if next != to && !met.contains(&next) {
+                        met.push(next);
+                        open.push(next);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    proptest! {
+        #[test]
+        fn merging_refuses_just_the_pairs_with_something_between_and_keeps_the_order(
+            edges in prop::collection::vec((0usize..24, 0usize..24), 0..50),
+            picks in prop::collection::vec((0usize..100, 0usize..100), 1..40),
+        ) {
+            let graph = graph(24, &edges);
+            let mut order = Order::new(&graph);
+            for (a, b) in picks {
+                let live = order.sorted();
+                let (a, b) = (live[a % live.len()], live[b % live.len()]);
+                if a == b {
+                    continue;
+                }
+                let between = has_detour(&order, a, b) || has_detour(&order, b, a);
+                match order.plan_merge(a, b) {
+                    Ok(plan) => {
+                        prop_assert!(!between);
+                        order.merge(plan);
+                    }
+                    Err(why) => prop_assert!(between && why == Unmergeable::Cycle),
+                }
+                prop_assert!(order.is_topological());
+                prop_assert_eq!(order.sorted().len(), live.len() - usize::from(!between));
+            }
+        }
+    }
+
+    #[test]
+    fn labels_never_run_out() {
+        // Step 0 leads to all others, which are put behind each new end in turn.
+        let count = 200;
+        let edges: Vec<(usize, usize)> = (1..count).map(|k| (0, k)).collect();
+        let graph = graph(count, &edges);
+        let mut order = Order::new(&graph);
+        order.links.iter_mut().zip(0..).for_each(|(link, k)| link.label = k);
+        let mut first = ClusterId(0);
+        for last in (100..count as u32).rev() {
+            let plan = order.plan_merge(first, ClusterId(last)).unwrap_or_else(|why| panic!("{why:?}"));
+            first = order.merge(plan);
+            assert!(order.is_topological());
+        }
+    }
 }

@@ -4,61 +4,25 @@
 //! new cluster are looked at, so a round never scans the program again. A fusion found in the final round may
 //! open regular ones, which then go first.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use loafc_ir::nest::{Step, StepId};
 use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{Facts, changed_traffic, cluster_bytes, most_saved, set_nest_traffic, within_limits};
+use crate::cost::{Facts, cluster_bytes, most_saved, set_nest_traffic, within_limits};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
+use crate::queue::{Candidate, Queue};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
 
-/// A pair waiting for its turn. The largest is taken first: most bytes saved, then closest in program order, then
-/// smallest numbers.
-///
-/// Most pairs lose one side to another fusion before their turn. So a pair waits with a bound of what it could save,
-/// and its score is computed when the bound comes up; if the score is less, it waits again. Fusions are made in the
-/// order of their scores all the same.
-#[derive(PartialEq, Eq)]
-struct Candidate {
-    priority: u64,
-    distance: Reverse<u32>,
-    first: Reverse<ClusterId>,
-    second: Reverse<ClusterId>,
-    /// `None` as long as the priority is a bound. Boxed because the queue moves candidates around.
-    proposal: Option<Box<Proposal>>,
-}
-
-impl Candidate {
-    fn key(&self) -> (u64, Reverse<u32>, Reverse<ClusterId>, Reverse<ClusterId>) {
-        (self.priority, self.distance, self.first, self.second)
-    }
-}
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-
-/// What came of a pair.
-enum Seen {
-    /// It went into a queue, or all ways were tried.
-    Done,
+/// What is known of a pair that waits in no queue any more, if both sides are still there.
+enum Settled {
     /// Its natural alignment was refused; the final round may know another way.
     Refused(Reason),
-    /// The same, and the final round has it.
-    InFinalRound(Reason),
+    /// It can't be fused whatever the loops are.
+    Never,
 }
 
 /// Everything that a run changes.
@@ -68,13 +32,13 @@ pub struct Scheduler<'a> {
     order: Order<'a>,
     /// Clusters by number; `None` for extern calls and for those that went into another.
     clusters: Vec<Option<Cluster>>,
-    /// Every pair that was looked at.
-    seen: FxHashMap<(ClusterId, ClusterId), Seen>,
+    /// Pairs that had their turn and were not fused.
+    settled: FxHashMap<(ClusterId, ClusterId), Settled>,
     /// Kept between calls for its memory.
     partners: Vec<ClusterId>,
     in_final_round: bool,
-    regular: BinaryHeap<Candidate>,
-    final_round: BinaryHeap<Candidate>,
+    regular: Queue,
+    final_round: Queue,
     /// State of the random order, if one is asked for.
     chaos: Option<Random>,
     fusions: usize,
@@ -113,11 +77,11 @@ impl<'a> Scheduler<'a> {
             graph,
             order: Order::new(graph),
             clusters,
-            seen: FxHashMap::default(),
+            settled: FxHashMap::default(),
             partners: Vec::new(),
             in_final_round: false,
-            regular: BinaryHeap::new(),
-            final_round: BinaryHeap::new(),
+            regular: Queue::default(),
+            final_round: Queue::default(),
             chaos: facts.options.fusion_chaos_seed.map(Random),
             fusions: 0,
             log,
@@ -131,9 +95,9 @@ impl<'a> Scheduler<'a> {
                 *bytes = cluster_bytes(cluster);
             }
         }
-        for k in 0..self.clusters.len() {
-            self.consider_neighbours(ClusterId(k as u32), Round::Regular);
-        }
+        let start: Vec<Candidate> =
+            self.neighbours().into_iter().filter_map(|(a, b)| self.regular_candidate(a, b)).collect();
+        self.regular.start(start);
         self.drain_regular();
         self.log.bytes_before_final_round = self.live_bytes();
         self.log.kernels_before_final_round = self.clusters.iter().flatten().count();
@@ -150,9 +114,9 @@ impl<'a> Scheduler<'a> {
 
     fn run_final_round(&mut self) {
         self.in_final_round = true;
-        for k in 0..self.clusters.len() {
-            self.consider_neighbours(ClusterId(k as u32), Round::Final);
-        }
+        let start: Vec<Candidate> =
+            self.neighbours().into_iter().filter_map(|(a, b)| self.final_candidate(a, b)).collect();
+        self.final_round.start(start);
         while let Some(candidate) = self.final_round.pop() {
             if self.take(candidate, Round::Final) {
                 self.drain_regular();
@@ -170,22 +134,46 @@ impl<'a> Scheduler<'a> {
         self.clusters[cluster.0 as usize].as_ref()
     }
 
-    /// Looks at the pairs of a cluster with the nearest users of each of its buffers.
-    fn consider_neighbours(&mut self, cluster: ClusterId, round: Round) {
-        let mut partners = std::mem::take(&mut self.partners);
+    /// All pairs of live clusters that are near each other, each once, the one that runs first in front.
+    fn neighbours(&self) -> Vec<(ClusterId, ClusterId)> {
+        let mut pairs = Vec::with_capacity(4 * self.clusters.len());
+        let mut partners = Vec::new();
+        for k in 0..self.clusters.len() as u32 {
+            self.collect_neighbours(ClusterId(k), &mut partners);
+            pairs.extend(partners.drain(..).map(|partner| self.in_order(ClusterId(k), partner)));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs
+    }
+
+    fn in_order(&self, a: ClusterId, b: ClusterId) -> (ClusterId, ClusterId) {
+        if self.order.position(a) < self.order.position(b) { (a, b) } else { (b, a) }
+    }
+
+    /// The nearest users of each of a cluster's buffers.
+    fn collect_neighbours(&self, cluster: ClusterId, partners: &mut Vec<ClusterId>) {
         let Some(own) = self.live(cluster) else { return };
         for entry in &own.buffers {
             // What nobody else touches brings no partner.
             if !self.facts.is_internal(entry.buffer, entry.steps) {
-                self.collect_partners(cluster, own, entry, &mut partners);
+                self.collect_partners(cluster, own, entry, partners);
             }
         }
         partners.sort_unstable();
         partners.dedup();
-        for partner in &partners {
-            self.consider(cluster, *partner, round);
+    }
+
+    /// Looks at the pairs of a new cluster.
+    fn consider(&mut self, cluster: ClusterId) {
+        let mut partners = std::mem::take(&mut self.partners);
+        self.collect_neighbours(cluster, &mut partners);
+        for partner in partners.drain(..) {
+            let (first, second) = self.in_order(cluster, partner);
+            if let Some(candidate) = self.regular_candidate(first, second) {
+                self.regular.push(candidate);
+            }
         }
-        partners.clear();
         self.partners = partners;
     }
 
@@ -226,47 +214,61 @@ impl<'a> Scheduler<'a> {
         add(&mut users.iter().take(1), 1);
     }
 
-    fn consider(&mut self, a: ClusterId, b: ClusterId, round: Round) {
-        let (first, second) = if self.order.position(a) < self.order.position(b) { (a, b) } else { (b, a) };
-        let seen = self.seen.get(&(first, second));
-        match (round, seen) {
-            (Round::Regular, Some(_)) => return,
-            // Waits in a queue, was refused for its place in the program, or had its turn.
-            (Round::Final, Some(Seen::Done | Seen::InFinalRound(_))) => return,
-            _ => {}
-        }
-        let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return };
-        let distance = x.first_step().0.abs_diff(y.first_step().0);
-        let natural_refusal = match (round, seen) {
-            (Round::Final, Some(Seen::Refused(reason))) => Some(reason.clone()),
-            _ => None,
-        };
-        let limits = match &natural_refusal {
-            Some(Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. }) => return,
-            Some(_) => Ok(()),
-            None => within_limits(self.facts, x, y),
-        };
-        let bound = limits.and_then(|()| most_saved(self.facts, x, y));
+    /// A pair for the regular rounds, unless it is refused at once.
+    fn regular_candidate(&mut self, first: ClusterId, second: ClusterId) -> Option<Candidate> {
+        let (x, y) = (self.live(first)?, self.live(second)?);
+        let bound = within_limits(self.facts, x, y).and_then(|()| most_saved(self.facts, x, y));
         match bound {
-            Ok(bound) => {
-                self.seen.insert((first, second), natural_refusal.map_or(Seen::Done, Seen::InFinalRound));
-                let candidate = Candidate {
-                    priority: self.priority(bound),
-                    distance: Reverse(distance),
-                    first: Reverse(first),
-                    second: Reverse(second),
-                    proposal: None,
-                };
-                self.queue(round).push(candidate);
-            }
+            Ok(bound) => self.candidate(first, second, bound),
             Err(reason) => {
-                self.seen.insert((first, second), Seen::Refused(reason.clone()));
-                self.record_refusal(round, first, second, reason);
+                self.refuse_natural(first, second, reason);
+                None
             }
         }
     }
 
-    fn queue(&mut self, round: Round) -> &mut BinaryHeap<Candidate> {
+    /// A pair for the final round, unless it has no chance there either.
+    fn final_candidate(&mut self, first: ClusterId, second: ClusterId) -> Option<Candidate> {
+        let (x, y) = (self.live(first)?, self.live(second)?);
+        let limits = match self.settled.get(&(first, second)) {
+            Some(Settled::Never) => return None,
+            Some(Settled::Refused(
+                Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. },
+            )) => return None,
+            Some(Settled::Refused(_)) => Ok(()),
+            None => within_limits(self.facts, x, y),
+        };
+        match limits.and_then(|()| most_saved(self.facts, x, y)) {
+            Ok(bound) => self.candidate(first, second, bound),
+            Err(reason) => {
+                self.record_refusal(Round::Final, first, second, reason);
+                None
+            }
+        }
+    }
+
+    fn candidate(&mut self, first: ClusterId, second: ClusterId, bound: i64) -> Option<Candidate> {
+        let (x, y) = (self.live(first)?, self.live(second)?);
+        let distance = x.first_step().0.abs_diff(y.first_step().0);
+        let priority = match &mut self.chaos {
+            Some(random) => random.bits(),
+            None => bound.max(0) as u64,
+        };
+        Some(Candidate { priority, distance, first, second, proposal: None })
+    }
+
+    /// Notes that the natural alignment of a pair was refused; once the final round runs, it is next to try.
+    fn refuse_natural(&mut self, first: ClusterId, second: ClusterId, reason: Reason) {
+        self.settled.insert((first, second), Settled::Refused(reason.clone()));
+        self.record_refusal(Round::Regular, first, second, reason);
+        if self.in_final_round
+            && let Some(candidate) = self.final_candidate(first, second)
+        {
+            self.final_round.push(candidate);
+        }
+    }
+
+    fn queue(&mut self, round: Round) -> &mut Queue {
         match round {
             Round::Regular => &mut self.regular,
             Round::Final => &mut self.final_round,
@@ -290,47 +292,42 @@ impl<'a> Scheduler<'a> {
 
     /// Computes the score of a candidate that has waited with a bound. It comes back if nothing that waits could be
     /// worth more; otherwise it waits again, or is refused.
-    fn score(&mut self, mut candidate: Candidate, round: Round) -> Option<Candidate> {
-        if candidate.proposal.is_some() {
-            return Some(candidate);
+    fn score(&mut self, mut candidate: Candidate, round: Round) -> Option<(Candidate, Box<Proposal>)> {
+        if let Some(proposal) = candidate.proposal.take() {
+            return Some((candidate, proposal));
         }
-        let (Reverse(first), Reverse(second)) = (candidate.first, candidate.second);
-        let (Some(x), Some(y)) = (self.live(first), self.live(second)) else { return Some(candidate) };
+        let (first, second) = (candidate.first, candidate.second);
+        let (x, y) = (self.live(first)?, self.live(second)?);
         let found = match round {
             Round::Regular => Natural.propose(self.facts, x, y),
             Round::Final => {
-                let natural = match self.seen.get(&(first, second)) {
-                    Some(Seen::InFinalRound(reason)) => reason.clone(),
+                let natural = match self.settled.get(&(first, second)) {
+                    Some(Settled::Refused(reason)) => reason.clone(),
                     _ => Reason::NoCommonSpace,
                 };
                 self.best_transform(x, y, natural)
             }
         };
-        match found {
-            Ok(proposal) => {
-                let saved = proposal.score.saved;
-                candidate.proposal = Some(Box::new(proposal));
-                if self.chaos.is_none() {
-                    candidate.priority = saved.max(0) as u64;
-                }
-                let queue = self.queue(round);
-                if queue.peek().is_some_and(|next| *next > candidate) {
-                    queue.push(candidate);
-                    return None;
-                }
-                Some(candidate)
+        let proposal = match found {
+            Ok(proposal) => Box::new(proposal),
+            Err(reason) if round == Round::Regular => {
+                self.refuse_natural(first, second, reason);
+                return None;
             }
             Err(reason) => {
-                if round == Round::Regular {
-                    self.seen.insert((first, second), Seen::Refused(reason.clone()));
-                }
                 self.record_refusal(round, first, second, reason);
-                if round == Round::Regular && self.in_final_round {
-                    self.consider(first, second, Round::Final);
-                }
-                None
+                return None;
             }
+        };
+        if self.chaos.is_none() {
+            candidate.priority = proposal.score.saved.max(0) as u64;
         }
+        let queue = self.queue(round);
+        if queue.peek().is_some_and(|next| *next > candidate) {
+            queue.push(Candidate { proposal: Some(proposal), ..candidate });
+            return None;
+        }
+        Some((candidate, proposal))
     }
 
     fn best_transform(&self, x: &Cluster, y: &Cluster, natural: Reason) -> Result<Proposal, Reason> {
@@ -348,76 +345,79 @@ impl<'a> Scheduler<'a> {
         best.ok_or(refusal)
     }
 
-    fn priority(&mut self, saved: i64) -> u64 {
-        match &mut self.chaos {
-            Some(random) => random.bits(),
-            None => saved.max(0) as u64,
-        }
-    }
-
     /// Fuses a candidate if it still can be; whether it was.
     fn take(&mut self, candidate: Candidate, round: Round) -> bool {
-        let Some(candidate) = self.score(candidate, round) else { return false };
-        let (Reverse(first), Reverse(second)) = (candidate.first, candidate.second);
-        // What nobody has scored yet was not looked at.
-        let Some(proposal) = candidate.proposal else { return false };
-        let score = proposal.score;
-        let mut record = Record {
-            round,
-            method: proposal.method,
-            first: first.0,
-            second: second.0,
-            merged: None,
-            natural_score: if round == Round::Regular { score.saved } else { 0 },
-            score: score.saved,
-            reorderings: score.reorderings,
-            reason: Reason::Superseded,
-        };
+        let (first, second) = (candidate.first, candidate.second);
         if self.live(first).is_none() || self.live(second).is_none() {
-            self.log.records.push(record);
+            // What nobody has scored yet was not looked at.
+            if let Some(proposal) = candidate.proposal {
+                self.log.records.push(record(round, (first, second), &proposal, Reason::Superseded));
+            }
             return false;
         }
-        if self.facts.options.stop_after_fusion.is_some_and(|n| self.fusions >= n) {
-            record.reason = Reason::Stopped;
-            self.log.records.push(record);
-            return false;
-        }
+        // More pairs fail here than anywhere else, and finding out costs less than a score.
         let plan = match self.order.plan_merge(first, second) {
             Ok(plan) => plan,
             Err(why) => {
-                record.reason = match why {
+                let reason = match why {
                     Unmergeable::Cycle => Reason::Cycle,
                     Unmergeable::TooFar => Reason::TooFarApart,
                 };
-                self.log.records.push(record);
+                self.settled.insert((first, second), Settled::Never);
+                match candidate.proposal {
+                    Some(proposal) => {
+                        self.log.records.push(record(round, (first, second), &proposal, reason))
+                    }
+                    None => self.record_refusal(round, first, second, reason),
+                }
                 return false;
             }
         };
+        let Some((_, proposal)) = self.score(candidate, round) else { return false };
+        let score = &proposal.score;
+        if self.facts.options.stop_after_fusion.is_some_and(|n| self.fusions >= n) {
+            self.log.records.push(record(round, (first, second), &proposal, Reason::Stopped));
+            self.settled.insert((first, second), Settled::Never);
+            return false;
+        }
         let merged = self.order.merge(plan);
         let take = |clusters: &mut Vec<Option<Cluster>>, id: ClusterId| {
             clusters[id.0 as usize].take().expect("checked to be live")
         };
         let mut x = take(&mut self.clusters, first);
         let mut y = take(&mut self.clusters, second);
-        let traffic = changed_traffic(self.facts, &x, &y, &proposal.alignment);
         x.respace(&proposal.alignment.first);
         y.respace(&proposal.alignment.second);
         let mut union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
-        for changed in traffic {
+        for changed in &score.traffic {
             union.set_bytes(changed.buffer, changed.after);
         }
         debug_assert_eq!(self.clusters.len(), merged.0 as usize);
         self.clusters.push(Some(union));
         self.fusions += 1;
         self.log.clusters.push(ClusterOrigin::Fused { first: first.0, second: second.0 });
-        record.merged = Some(merged.0);
-        record.reason = Reason::Fused { saved: record.score };
-        self.log.records.push(record);
+        let reason = Reason::Fused { saved: score.saved };
+        self.log
+            .records
+            .push(Record { merged: Some(merged.0), ..record(round, (first, second), &proposal, reason) });
         debug_assert!(self.facts.program.steps.len() > 200 || self.order.is_topological());
-        self.consider_neighbours(merged, Round::Regular);
-        if self.in_final_round {
-            self.consider_neighbours(merged, Round::Final);
-        }
+        self.consider(merged);
         true
+    }
+}
+
+/// What the log says of a pair that has a score.
+fn record(round: Round, pair: (ClusterId, ClusterId), proposal: &Proposal, reason: Reason) -> Record {
+    let saved = proposal.score.saved;
+    Record {
+        round,
+        method: proposal.method,
+        first: pair.0.0,
+        second: pair.1.0,
+        merged: None,
+        natural_score: if round == Round::Regular { saved } else { 0 },
+        score: saved,
+        reorderings: proposal.score.reorderings,
+        reason,
     }
 }

@@ -65,7 +65,8 @@ fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Propo
     if saved < facts.options.limits.mixed_min_saved {
         return Err(Reason::BelowThreshold { saved });
     }
-    Ok(Proposal { method: Method::MixedReductions, alignment, score: Score { saved, reorderings: 1 } })
+    let score = Score { saved, reorderings: 1, ..score };
+    Ok(Proposal { method: Method::MixedReductions, alignment, score })
 }
 
 fn is_contiguous_inside((cluster, _, access): Site) -> bool {

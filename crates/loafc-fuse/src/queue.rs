@@ -1,0 +1,117 @@
+//! The pairs of clusters that wait for their turn.
+//!
+//! A round starts with tens of thousands of pairs, which are sorted once and then read from the end; only what
+//! comes up later is kept in a heap. Popping all of them from one heap would miss the cache at every step.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::order::ClusterId;
+use crate::transforms::Proposal;
+
+/// A pair waiting for its turn. The largest is taken first: most bytes saved, then closest in program order, then
+/// smallest numbers.
+///
+/// Most pairs lose one side to another fusion before their turn. So a pair waits with a bound of what it could save,
+/// and its score is computed when the bound comes up; if the score is less, it waits again. Fusions are made in the
+/// order of their scores all the same.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Bytes saved, or a random number where candidates are taken in random order.
+    pub priority: u64,
+    /// How far apart the first steps of the two are.
+    pub distance: u32,
+    /// The one that runs first.
+    pub first: ClusterId,
+    /// The other one.
+    pub second: ClusterId,
+    /// `None` as long as the priority is a bound. Boxed because the queue moves candidates around.
+    pub proposal: Option<Box<Proposal>>,
+}
+
+impl Candidate {
+    fn key(&self) -> (u64, Reverse<u32>, Reverse<ClusterId>, Reverse<ClusterId>) {
+        (self.priority, Reverse(self.distance), Reverse(self.first), Reverse(self.second))
+    }
+}
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+impl Eq for Candidate {}
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// A priority queue.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// Ascending.
+    sorted: Vec<Candidate>,
+    later: BinaryHeap<Candidate>,
+}
+
+impl Queue {
+    /// Adds the candidates that a round starts with.
+    pub fn start(&mut self, candidates: Vec<Candidate>) {
+        self.later.extend(std::mem::replace(&mut self.sorted, candidates));
+        self.sorted.sort_unstable();
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, candidate: Candidate) {
+        self.later.push(candidate);
+    }
+
+    /// The largest.
+    pub fn peek(&self) -> Option<&Candidate> {
+        self.sorted.last().max(self.later.peek())
+    }
+
+    /// Takes the largest.
+    pub fn pop(&mut self) -> Option<Candidate> {
+        if self.sorted.last() > self.later.peek() { self.sorted.pop() } else { self.later.pop() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn candidate(priority: u64, second: u32) -> Candidate {
+        Candidate { priority, distance: 1, first: ClusterId(0), second: ClusterId(second), proposal: None }
+    }
+
+    proptest! {
+        #[test]
+        fn the_largest_comes_first_whenever_it_was_added(
+            start in prop::collection::vec(0u64..20, 0..20),
+            later in prop::collection::vec((0u64..20, any::<bool>()), 0..40),
+        ) {
+            let mut queue = Queue::default();
+            queue.start(start.iter().zip(0..).map(|(p, k)| candidate(*p, k)).collect());
+            let mut expected: Vec<(u64, Reverse<u32>)> =
+                start.iter().zip(0..).map(|(p, k)| (*p, Reverse(k))).collect();
+            for ((priority, pop), k) in later.into_iter().zip(100..) {
+                queue.push(candidate(priority, k));
+                expected.push((priority, Reverse(k)));
+                expected.sort_unstable();
+                let peeked = queue.peek().map(|c| (c.priority, Reverse(c.second.0)));
+                prop_assert_eq!(peeked, expected.last().copied());
+                if pop {
+                    let popped = queue.pop().map(|c| (c.priority, Reverse(c.second.0)));
+                    prop_assert_eq!(popped, expected.pop());
+                }
+            }
+        }
+    }
+}
