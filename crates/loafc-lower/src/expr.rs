@@ -17,7 +17,6 @@ pub(crate) struct ExprId(u32);
 
 /// One coordinate of a view's source as a function of the view's own coordinates.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "nearly all coordinates are of the larger kind")]
 pub(crate) enum Coord {
     /// A function of the own coordinates: loop variable `d` stands for coordinate `d`.
     At(Index),
