@@ -21,6 +21,10 @@ use clap::Parser;
 use crate::args::{Arguments, BenchPart, Command};
 use crate::failure::{Failure, Outcome, fail};
 
+/// The compiler makes many small objects and drops them together.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if std::env::var_os("RUST_BACKTRACE").is_none() {

@@ -3,7 +3,6 @@
 //! A round starts with tens of thousands of pairs, which are sorted once and then read from the end; only what
 //! comes up later is kept in a heap. Popping all of them from one heap would miss the cache at every step.
 
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::order::ClusterId;
@@ -30,8 +29,10 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    fn key(&self) -> (u64, Reverse<u32>, Reverse<ClusterId>, Reverse<ClusterId>) {
-        (self.priority, Reverse(self.distance), Reverse(self.first), Reverse(self.second))
+    /// Packed, because sorting compares little else.
+    fn key(&self) -> (u64, u64, u32) {
+        let near = (u64::from(!self.distance) << 32) | u64::from(!self.first.0);
+        (self.priority, near, !self.second.0)
     }
 }
 impl PartialEq for Candidate {
@@ -76,6 +77,11 @@ impl Queue {
         self.sorted.last().max(self.later.peek())
     }
 
+    /// Forgets candidates that have no score and that `is_alive` does not want.
+    pub fn retain(&mut self, is_alive: impl Fn(&Candidate) -> bool) {
+        self.later.retain(|candidate| candidate.proposal.is_some() || is_alive(candidate));
+    }
+
     /// Takes the largest.
     pub fn pop(&mut self) -> Option<Candidate> {
         if self.sorted.last() > self.later.peek() { self.sorted.pop() } else { self.later.pop() }
@@ -84,6 +90,8 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+
     use super::*;
     use proptest::prelude::*;
 

@@ -32,6 +32,10 @@ pub struct Scheduler<'a> {
     order: Order<'a>,
     /// Clusters by number; `None` for extern calls and for those that went into another.
     clusters: Vec<Option<Cluster>>,
+    /// Which clusters are still there.
+    alive: Vec<bool>,
+    /// Number of clusters when pairs with merged ones were last taken out of the queues.
+    swept_at: usize,
     /// Pairs that had their turn and were not fused.
     settled: FxHashMap<(ClusterId, ClusterId), Settled>,
     /// Kept between calls for its memory.
@@ -58,7 +62,7 @@ pub struct Outcome {
 impl<'a> Scheduler<'a> {
     /// Every step a cluster of its own.
     pub fn new(facts: &'a Facts<'a>, graph: &'a StepGraph, log: DecisionLog) -> Self {
-        let clusters = facts
+        let clusters: Vec<Option<Cluster>> = facts
             .program
             .steps
             .iter()
@@ -76,6 +80,8 @@ impl<'a> Scheduler<'a> {
             facts,
             graph,
             order: Order::new(graph),
+            alive: clusters.iter().map(Option::is_some).collect(),
+            swept_at: clusters.len(),
             clusters,
             settled: FxHashMap::default(),
             partners: Vec::new(),
@@ -130,21 +136,42 @@ impl<'a> Scheduler<'a> {
         }
     }
 
+    fn are_alive(&self, candidate: &Candidate) -> bool {
+        self.alive[candidate.first.0 as usize] && self.alive[candidate.second.0 as usize]
+    }
+
+    /// Takes pairs with merged clusters out of the queues whenever their number may have grown by half of them.
+    fn sweep(&mut self) {
+        let merged = self.clusters.len() - self.swept_at;
+        let live = self.clusters.len() - 2 * self.fusions;
+        if 4 * merged < live {
+            return;
+        }
+        self.swept_at = self.clusters.len();
+        let alive = &self.alive;
+        let both = |c: &Candidate| alive[c.first.0 as usize] && alive[c.second.0 as usize];
+        self.regular.retain(both);
+        self.final_round.retain(both);
+    }
+
     fn live(&self, cluster: ClusterId) -> Option<&Cluster> {
         self.clusters[cluster.0 as usize].as_ref()
     }
 
     /// All pairs of live clusters that are near each other, each once, the one that runs first in front.
     fn neighbours(&self) -> Vec<(ClusterId, ClusterId)> {
-        let mut pairs = Vec::with_capacity(4 * self.clusters.len());
+        let mut pairs: Vec<u64> = Vec::with_capacity(4 * self.clusters.len());
         let mut partners = Vec::new();
         for k in 0..self.clusters.len() as u32 {
             self.collect_neighbours(ClusterId(k), &mut partners);
-            pairs.extend(partners.drain(..).map(|partner| self.in_order(ClusterId(k), partner)));
+            pairs.extend(partners.drain(..).map(|partner| {
+                let (first, second) = self.in_order(ClusterId(k), partner);
+                (u64::from(first.0) << 32) | u64::from(second.0)
+            }));
         }
         pairs.sort_unstable();
         pairs.dedup();
-        pairs
+        pairs.into_iter().map(|pair| (ClusterId((pair >> 32) as u32), ClusterId(pair as u32))).collect()
     }
 
     fn in_order(&self, a: ClusterId, b: ClusterId) -> (ClusterId, ClusterId) {
@@ -348,7 +375,7 @@ impl<'a> Scheduler<'a> {
     /// Fuses a candidate if it still can be; whether it was.
     fn take(&mut self, candidate: Candidate, round: Round) -> bool {
         let (first, second) = (candidate.first, candidate.second);
-        if self.live(first).is_none() || self.live(second).is_none() {
+        if !self.are_alive(&candidate) {
             // What nobody has scored yet was not looked at.
             if let Some(proposal) = candidate.proposal {
                 self.log.records.push(record(round, (first, second), &proposal, Reason::Superseded));
@@ -394,7 +421,11 @@ impl<'a> Scheduler<'a> {
         }
         debug_assert_eq!(self.clusters.len(), merged.0 as usize);
         self.clusters.push(Some(union));
+        self.alive[first.0 as usize] = false;
+        self.alive[second.0 as usize] = false;
+        self.alive.push(true);
         self.fusions += 1;
+        self.sweep();
         self.log.clusters.push(ClusterOrigin::Fused { first: first.0, second: second.0 });
         let reason = Reason::Fused { saved: score.saved };
         self.log

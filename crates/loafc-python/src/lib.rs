@@ -21,6 +21,10 @@ use program::Callable;
 use report::Report;
 use source::Source;
 
+/// The compiler makes many small objects and drops them together.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A compiled program: `program(arguments)` takes a list, empties it and returns a list.
 #[pyclass(frozen, module = "loafc._loafc")]
 struct Program {
