@@ -52,6 +52,7 @@ def test_graphs_are_those_that_loafc_compiles():
     assert ours.kernels == report.kernels
     assert ours.nodes == sum(len(k["members"]) for k in kernels_of(report))
     assert len(ours.fuse_seconds) == 2 and all(s > 0 for s in ours.fuse_seconds)
+    assert all(rounds < whole for rounds, whole in zip(ours.fuse_seconds, ours.whole_seconds, strict=True))
 
 
 def kernels_of(report):
@@ -74,7 +75,7 @@ def test_a_copy_of_a_graph_can_be_changed():
     [(3, 0.001, []), (4, 0.001, ["kernels"]), (3, 0.002, ["fusing"]), (4, 0.002, ["kernels", "fusing"])],
 )
 def test_more_kernels_or_more_time_than_allowed_is_told(kernels, seconds, wrong):
-    ours = scheduler.Schedule(nodes=9, kernels=kernels, fuse_seconds=[seconds, seconds, 1.0])
+    ours = scheduler.Schedule(nodes=9, kernels=kernels, fuse_seconds=[seconds, seconds, 1.0], whole_seconds=[1.0])
     theirs = inductor.Schedule(9, kernels=3, generated=5, metric=5, fuse_seconds=[0.1, 0.1, 9.0], whole_seconds=[1.0])
     problems = scheduler.Row("tiny", "forward", ours, theirs).problems()
     assert len(problems) == len(wrong)

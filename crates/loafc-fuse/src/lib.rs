@@ -18,6 +18,7 @@ pub mod transforms;
 pub mod verify;
 
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
 use loafc_ir::nest::{NestProgram, Step, StepId};
 use loafc_ir::size::Size;
@@ -35,6 +36,9 @@ pub struct Fused {
     pub schedule: Schedule,
     /// Why.
     pub log: DecisionLog,
+    /// How long it took to find the dependencies and decide on fusions. The rest of the scheduler's time goes into
+    /// laying out the groups.
+    pub rounds: Duration,
 }
 
 /// The program can't be scheduled.
@@ -61,12 +65,17 @@ pub enum FuseError {
 /// When a step names a buffer that does not exist.
 pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseError> {
     check_buffers(&program)?;
-    let (kernels, mut log) = {
+    let (kernels, mut log, rounds) = {
         let facts = Facts::new(&program, options);
+        let begin = Instant::now();
         let graph = StepGraph::new(&program);
+        let dependencies = begin.elapsed();
         let start = starting_log(&facts, &graph);
+        let begin = Instant::now();
         let outcome = rounds::Scheduler::new(&facts, &graph, start).run();
-        lay_out(&facts, outcome)
+        let rounds = dependencies + begin.elapsed();
+        let (kernels, log) = lay_out(&facts, outcome);
+        (kernels, log, rounds)
     };
     log.kernels = kernels.iter().filter_map(|k| k.1.clone()).collect();
     let steps = kernels.into_iter().map(|k| k.0).collect();
@@ -74,7 +83,7 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
     if cfg!(debug_assertions) {
         verify::verify_schedule(&schedule).map_err(FuseError::Broken)?;
     }
-    Ok(Fused { schedule, log })
+    Ok(Fused { schedule, log, rounds })
 }
 
 fn check_buffers(program: &NestProgram) -> Result<(), FuseError> {

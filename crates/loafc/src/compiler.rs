@@ -74,7 +74,7 @@ impl Compiler {
     /// When lowering or scheduling fails.
     pub fn explain(&self, graph: &Graph) -> Result<Report, CompileError> {
         let mut seconds = CompileSeconds::default();
-        let Fused { schedule, log } = self.schedule(graph, &mut seconds)?;
+        let Fused { schedule, log, .. } = self.schedule(graph, &mut seconds)?;
         guarded(Phase::Report, &graph.name, || Ok(Report::new(&schedule, log, seconds)))
     }
 
@@ -85,6 +85,7 @@ impl Compiler {
         let start = Instant::now();
         let fused = self.fuse(nests)?;
         seconds.fuse = start.elapsed().as_secs_f64();
+        seconds.rounds = fused.rounds.as_secs_f64();
         Ok(fused)
     }
 
@@ -104,7 +105,7 @@ impl Compiler {
         })?;
         seconds.codegen = start.elapsed().as_secs_f64();
 
-        let Fused { schedule, log } = fused;
+        let Fused { schedule, log, .. } = fused;
         let report = guarded(Phase::Report, &graph.name, || Ok(Report::new(&schedule, log, seconds)))?;
         if let Some(folder) = &self.options.debug_dir {
             write_debug_files(folder, &graph, &report, &kernels)?;

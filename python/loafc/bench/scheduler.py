@@ -3,8 +3,9 @@
 Prints for each graph the loop nests before fusion, the kernels after it, and the median time that fusing took. What
 TorchInductor's scheduler counts as one kernel may be several loops in its code, which are printed beside.
 Ends with status 1 when loafc makes more kernels than TorchInductor from a graph, or takes more than a hundredth of
-its time. loafc's time is that of its whole scheduler, from loop nests to fused groups; TorchInductor's is that of
-``Scheduler.fuse_nodes`` alone; its whole scheduler's is the last column.
+its time. TorchInductor's time is that of ``Scheduler.fuse_nodes`` alone, loafc's that of the same work and of finding
+dependencies, which TorchInductor does before. The whole schedulers' times, from loop nests to fused groups ready for
+code generation, are in columns of their own.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Schedule:
     nodes: int
     kernels: int
     fuse_seconds: list[float]
+    whole_seconds: list[float]
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Row:
             "fuse ms": f"{1e3 * ours:.3f}",
             "ind. fuse ms": f"{1e3 * theirs:.1f}",
             "ratio": f"{self.ratio:.0f}",
+            "whole ms": f"{1e3 * statistics.median(self.loafc.whole_seconds):.3f}",
             "ind. whole ms": f"{1e3 * statistics.median(self.inductor.whole_seconds):.1f}",
         }
 
@@ -123,10 +126,11 @@ def schedule(captured: Captured, repeat: int) -> Schedule:
     compiled: list[CompiledGraph] = []
     for _ in range(repeat):
         compile_graph(captured.graph, captured.kind, options, compiled.append)
-    report = compiled[0].report
-    clusters = json.loads(report.to_json())["decisions"]["clusters"]
-    nodes = sum(c["kind"] == "step" and not c["is_extern"] for c in clusters)
-    return Schedule(nodes, report.kernels, [c.seconds["fuse"] for c in compiled])
+    reports = [json.loads(c.report.to_json()) for c in compiled]
+    nodes = sum(c["kind"] == "step" and not c["is_extern"] for c in reports[0]["decisions"]["clusters"])
+    seconds = [report["compile_seconds"] for report in reports]
+    whole = [s["fuse"] for s in seconds]
+    return Schedule(nodes, compiled[0].report.kernels, [s["rounds"] for s in seconds], whole)
 
 
 def measure(build: Callable[[], Model], repeat: int) -> Iterator[Row]:
