@@ -1,8 +1,9 @@
 """Counts over the process, readable as attributes of this module.
 
 ``kernels``, ``extern_calls``, ``loop_reorderings``, ``bytes_accessed`` and ``graphs`` of all graphs compiled since
-the start or the last ``reset()``; ``fallbacks``, graphs that run in eager mode instead; ``compile_seconds``, loafc's
-own part of the compile time by phase, without Dynamo and AOTAutograd.
+the start or the last ``reset()``; ``kernels_compiled``, those that LLVM made code for, while the process or the cache
+on disk had the others'; ``fallbacks``, graphs that run in eager mode instead; ``compile_seconds``, loafc's own part of
+the compile time by phase, without Dynamo and AOTAutograd.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 
 PHASES = ("convert", "lower", "fuse", "codegen")
 
-_COUNTERS = ("graphs", "kernels", "extern_calls", "loop_reorderings", "bytes_accessed", "fallbacks")
+_COUNTERS = (
+    "graphs",
+    "kernels",
+    "kernels_compiled",
+    "extern_calls",
+    "loop_reorderings",
+    "bytes_accessed",
+    "fallbacks",
+)
 
 __all__ = [*_COUNTERS, "compile_seconds", "reset"]  # noqa: F822 - served by __getattr__
 
@@ -43,6 +52,7 @@ def add_graph(report: Any, seconds: dict[str, float]) -> None:
     with _lock:
         _counts["graphs"] += 1
         _counts["kernels"] += report.kernels
+        _counts["kernels_compiled"] += report.kernels_compiled
         _counts["extern_calls"] += report.extern_calls
         _counts["loop_reorderings"] += report.loop_reorderings
         _counts["bytes_accessed"] += report.bytes_accessed

@@ -7,6 +7,14 @@ import pytest
 import torch
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Machine code of earlier runs must not make a test pass, nor the tests' own stay behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOAFC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _clean():
     torch._dynamo.reset()

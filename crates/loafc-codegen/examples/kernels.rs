@@ -59,7 +59,7 @@ fn time(kernel: &KernelUse, program: &NestProgram) {
     let mut best = f64::INFINITY;
     for _ in 0..20 {
         let start = Instant::now();
-        for (entry, phase) in kernel.kernel.phases.iter().zip(&kernel.phases) {
+        for (entry, phase) in kernel.kernel.code.entries.iter().zip(&kernel.phases) {
             let mut thread = block(phase.thread_scratch_bytes);
             let (shared, thread) = (shared.as_mut_ptr().cast(), thread.as_mut_ptr().cast());
             // SAFETY: all pointers are to live memory of the sizes that the kernel asks for.

@@ -8,11 +8,8 @@ use indexmap::IndexMap;
 use loafc_fuse::schedule::{Group, Schedule, ScheduledStep};
 use loafc_ir::nest::{BufferId, NestProgram};
 use loafc_ir::size::Size;
-use rayon::prelude::*;
 
-use crate::cpu;
-use crate::cpu::compile::Object;
-use crate::cpu::jit::{LoadedCode, Session};
+use crate::code::{self, LoadedObject, ObjectStore, Origin, Wanted};
 use crate::loop_tree::{self, Built, Kernel, Limits, MemoryPlace, SizeSlots};
 
 /// Machine code of one phase of a kernel: runs the units `begin..end`.
@@ -41,6 +38,8 @@ pub struct CodegenOptions {
     pub keep_text: bool,
     /// How groups are cut.
     pub limits: Limits,
+    /// Where object files are kept for other processes.
+    pub store: Option<Arc<dyn ObjectStore>>,
 }
 
 /// How a kernel uses a parameter's buffer.
@@ -68,16 +67,14 @@ pub struct CompiledKernel {
     pub name: Arc<str>,
     /// The buffers, in the order in which [`Entry`] gets them.
     pub params: Vec<KernelParam>,
-    /// The code of each phase. A phase starts when all units of the phase before have ended.
-    pub phases: Vec<Entry>,
     /// Messages of the checks, by number.
     pub check_messages: Vec<Arc<str>>,
-    /// The object file that the code was loaded from.
-    pub object: Arc<[u8]>,
+    /// The code; a phase starts when all units of the phase before have ended.
+    pub code: Arc<LoadedObject>,
+    /// Where the code came from.
+    pub origin: Origin,
     /// Text forms, with [`CodegenOptions::keep_text`].
     pub text: Option<KernelText>,
-    /// Keeps the code loaded.
-    pub(crate) _code: LoadedCode,
 }
 
 /// A kernel for people to look at.
@@ -230,66 +227,28 @@ fn compile_trees(
     trees: &IndexMap<String, Tree>,
     options: &CodegenOptions,
 ) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
-    if trees.is_empty() {
-        return Ok(Vec::new());
-    }
-    let generate = |(k, tree): (usize, &Tree)| {
-        let name = format!("kernel_{k}");
-        cpu::compile::compile(&tree.kernel, &tree.slots, &name, options.vector_bits, options.keep_text)
-            .map_err(|message| CodegenError::Llvm { kernel: tree.kernel.name.clone(), message })
-    };
-    let numbered: Vec<(usize, &Tree)> = trees.values().enumerate().collect();
-    let objects: Vec<Object> = match (options.threads, numbered.len()) {
-        (1, _) | (_, 1) => numbered.into_iter().map(generate).collect::<Result<_, _>>()?,
-        (threads, _) => {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            let pool = pool.map_err(|e| CodegenError::Threads { message: e.to_string() })?;
-            pool.install(|| numbered.into_par_iter().map(generate).collect::<Result<_, _>>())?
-        }
-    };
-    load(trees, objects)
-}
-
-fn load(
-    trees: &IndexMap<String, Tree>,
-    objects: Vec<Object>,
-) -> Result<Vec<Arc<CompiledKernel>>, CodegenError> {
-    let refused = |tree: &Tree| {
-        let kernel = tree.kernel.name.clone();
-        move |message| CodegenError::Llvm { kernel, message }
-    };
-    let mut session = None;
-    let mut kernels = Vec::new();
-    for (k, (tree, object)) in trees.values().zip(objects).enumerate() {
-        let session: &Arc<Session> = match &mut session {
-            Some(session) => session,
-            empty => empty.insert(Arc::new(Session::new().map_err(refused(tree))?)),
-        };
-        session.add_object(&object.bytes).map_err(refused(tree))?;
-        let mut phases: Vec<Entry> = Vec::new();
-        for phase in 0..tree.kernel.phases.len() {
-            let address = session.address_of(&format!("kernel_{k}_{phase}")).map_err(refused(tree))?;
-            // SAFETY: the emitter gives every phase's function the type of `Entry`, and the kernel that holds
-            // the pointer keeps the code loaded.
-            phases.push(unsafe { std::mem::transmute::<usize, Entry>(address as usize) });
-        }
+    let wanted: Vec<Wanted> = trees
+        .iter()
+        .map(|(structure, tree)| Wanted { structure, kernel: &tree.kernel, slots: &tree.slots })
+        .collect();
+    let found = code::get(&wanted, options)?;
+    let kernels = trees.values().zip(found).map(|(tree, found)| {
         let params = tree.kernel.memory.iter().filter_map(|m| match m.place {
             MemoryPlace::Param(access) => Some(KernelParam { access }),
             MemoryPlace::Shared | MemoryPlace::Thread => None,
         });
-        kernels.push(Arc::new(CompiledKernel {
+        Arc::new(CompiledKernel {
             name: tree.kernel.name.clone(),
             params: params.collect(),
-            phases,
             check_messages: tree.kernel.check_messages.clone(),
-            object: object.bytes.into(),
-            text: object.texts.map(|(llvm_ir, assembly)| KernelText {
+            code: found.loaded,
+            origin: found.origin,
+            text: found.texts.map(|(llvm_ir, assembly)| KernelText {
                 loop_tree: tree.kernel.to_string(),
                 llvm_ir,
                 assembly,
             }),
-            _code: session.keep(),
-        }));
-    }
-    Ok(kernels)
+        })
+    });
+    Ok(kernels.collect())
 }

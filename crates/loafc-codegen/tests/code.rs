@@ -102,7 +102,7 @@ fn the_same_schedule_gives_the_same_object_code() {
     let options = CodegenOptions { threads: 2, ..CodegenOptions::default() };
     let (a, b) = (compile(&program.schedule, &options), compile(&program.schedule, &options));
     let objects = |uses: Vec<loafc_codegen::kernel::KernelUse>| -> Vec<Vec<u8>> {
-        uses.iter().map(|u| u.kernel.object.to_vec()).collect()
+        uses.iter().map(|u| u.kernel.code.object.to_vec()).collect()
     };
     assert_eq!(objects(a.expect("compiles")), objects(b.expect("compiles")));
 }

@@ -21,7 +21,9 @@ impl Options {
     #[pyo3(signature = (texts=None))]
     fn new(py: Python<'_>, texts: Option<BTreeMap<String, String>>) -> PyResult<Options> {
         let error = |e: loafc::OptionError| loafc_error(py, "OptionError", e);
-        let mut inner = loafc::Options::from_env().map_err(error)?;
+        let defaults =
+            loafc::Options { cache_dir: loafc::CacheFolder::Standard, ..loafc::Options::default() };
+        let mut inner = defaults.with_env().map_err(error)?;
         for (name, text) in texts.unwrap_or_default() {
             inner.set(&name, &text).map_err(error)?;
         }

@@ -40,6 +40,12 @@ impl Report {
         self.inner.bytes_accessed
     }
 
+    /// Number of kernels that LLVM made code for; of the others the process or the disk had it.
+    #[getter]
+    fn kernels_compiled(&self) -> usize {
+        self.inner.code.compiled
+    }
+
     /// For a terminal.
     fn to_text(&self) -> String {
         self.inner.to_text()

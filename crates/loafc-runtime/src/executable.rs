@@ -252,7 +252,7 @@ impl Executable {
 fn link_kernel(kernel: &KernelUse) -> LinkedStep {
     LinkedStep::Kernel(LinkedKernel {
         name: kernel.kernel.name.clone(),
-        entries: kernel.kernel.phases.clone(),
+        entries: kernel.kernel.code.entries.clone(),
         check_messages: kernel.kernel.check_messages.clone(),
         buffers: kernel.buffers.iter().map(|b| b.0 as usize).collect(),
         written: written_by(kernel),

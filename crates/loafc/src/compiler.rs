@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use loafc_codegen::kernel::KernelUse;
+use loafc_codegen::code::ObjectStore;
+use loafc_codegen::kernel::{CodegenOptions, KernelUse};
 use loafc_fuse::Fused;
 use loafc_ir::graph::Graph;
 use loafc_ir::nest::{ExternCall, NestProgram};
@@ -12,10 +13,11 @@ use loafc_lower::LowerOptions;
 use loafc_runtime::externs_native::NativeExterns;
 use loafc_runtime::{Executable, inputs_of};
 
+use crate::disk_cache::{DiskCache, standard_folder};
 use crate::error::{CompileError, Phase, guarded};
-use crate::options::Options;
+use crate::options::{CacheFolder, Options};
 use crate::program::Program;
-use crate::report::{CompileSeconds, Report};
+use crate::report::{CodeOrigins, CompileSeconds, Report};
 
 /// Says which extern calls put their results where the runtime wants them.
 type WritesResults = Arc<dyn Fn(&ExternCall) -> bool + Send + Sync>;
@@ -97,8 +99,9 @@ impl Compiler {
         let mut seconds = CompileSeconds::default();
         let fused = self.schedule(&graph, &mut seconds)?;
         let start = Instant::now();
+        let codegen = CodegenOptions { store: self.store()?, ..self.options.codegen() };
         let kernels = guarded(Phase::Codegen, &graph.name, || {
-            Ok(loafc_codegen::kernel::compile(&fused.schedule, &self.options.codegen())?)
+            Ok(loafc_codegen::kernel::compile(&fused.schedule, &codegen)?)
         })?;
         let executable = guarded(Phase::Link, &graph.name, || {
             Ok(Executable::new(inputs_of(&graph), &fused.schedule, &kernels, &*self.writes_results)?)
@@ -106,11 +109,25 @@ impl Compiler {
         seconds.codegen = start.elapsed().as_secs_f64();
 
         let Fused { schedule, log, .. } = fused;
-        let report = guarded(Phase::Report, &graph.name, || Ok(Report::new(&schedule, log, seconds)))?;
+        let mut report = guarded(Phase::Report, &graph.name, || Ok(Report::new(&schedule, log, seconds)))?;
+        report.code = CodeOrigins::of(&kernels);
         if let Some(folder) = &self.options.debug_dir {
             write_debug_files(folder, &graph, &report, &kernels)?;
         }
         Ok(Program::new(executable, report, self.options.threads))
+    }
+
+    /// The folder for machine code, if it is to be used and can be.
+    fn store(&self) -> Result<Option<Arc<dyn ObjectStore>>, CompileError> {
+        let limit = self.options.cache_mib.saturating_mul(1 << 20);
+        let cache = match &self.options.cache_dir {
+            CacheFolder::Off => None,
+            CacheFolder::Standard => {
+                standard_folder().and_then(|folder| DiskCache::open(&folder, limit).ok())
+            }
+            CacheFolder::At(folder) => Some(DiskCache::open(folder, limit)?),
+        };
+        Ok(cache.map(|cache| Arc::new(cache) as Arc<dyn ObjectStore>))
     }
 
     fn verify_graph(&self, graph: &Graph) -> Result<(), CompileError> {

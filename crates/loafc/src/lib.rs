@@ -14,6 +14,7 @@
 //! ```
 
 mod compiler;
+pub mod disk_cache;
 mod error;
 mod html;
 pub mod interpret;
@@ -32,7 +33,9 @@ pub use loafc_ir::graph::{Arg, Graph, Input, TensorType};
 pub use loafc_ir::size::{Size, SymbolValues};
 pub use loafc_ir::text::{ParseError, parse};
 pub use loafc_runtime as runtime;
-pub use options::{OptionError, OptionInfo, Options};
+pub use options::{CacheFolder, OptionError, OptionInfo, Options};
 pub use program::{Program, ProgramError, Value};
-pub use report::{BufferTraffic, CompileSeconds, ExternReport, KernelReport, MemberReport, Report};
+pub use report::{
+    BufferTraffic, CodeOrigins, CompileSeconds, ExternReport, KernelReport, MemberReport, Report,
+};
 pub use tensor::{Element, Tensor, TensorError};

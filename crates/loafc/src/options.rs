@@ -32,8 +32,24 @@ pub struct Options {
     pub fallback: bool,
     /// Whether each pass's result is verified. Costs compile time; on in debug builds.
     pub verify: bool,
+    /// Where machine code is kept for other processes.
+    pub cache_dir: CacheFolder,
+    /// Most mebibytes of machine code to keep there.
+    pub cache_mib: u64,
     /// Folder into which each program's text, report and kernels are written.
     pub debug_dir: Option<PathBuf>,
+}
+
+/// A folder for machine code; see [`crate::disk_cache`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CacheFolder {
+    /// None: each process compiles anew. A library's default.
+    #[default]
+    Off,
+    /// The user's cache folder, where there is one that only the user can write to.
+    Standard,
+    /// This one. It is an error if it can't be used.
+    At(PathBuf),
 }
 
 impl Default for Options {
@@ -51,6 +67,8 @@ impl Default for Options {
             vector_bits: None,
             fallback: true,
             verify: cfg!(debug_assertions),
+            cache_dir: CacheFolder::Off,
+            cache_mib: 256,
             debug_dir: None,
         }
     }
@@ -141,7 +159,24 @@ fn folder(text: &str) -> Option<Option<PathBuf>> {
     Some((!text.is_empty() && !text.eq_ignore_ascii_case("none")).then(|| PathBuf::from(text)))
 }
 
-static TABLE: [OptionInfo; 12] = [
+fn cache_folder(text: &str) -> Option<CacheFolder> {
+    Some(match text {
+        "" => return None,
+        _ if text.eq_ignore_ascii_case("none") => CacheFolder::Off,
+        _ if text.eq_ignore_ascii_case("standard") => CacheFolder::Standard,
+        _ => CacheFolder::At(PathBuf::from(text)),
+    })
+}
+
+fn cache_folder_text(folder: &CacheFolder) -> String {
+    match folder {
+        CacheFolder::Off => "none".to_owned(),
+        CacheFolder::Standard => "standard".to_owned(),
+        CacheFolder::At(path) => path.display().to_string(),
+    }
+}
+
+static TABLE: [OptionInfo; 14] = [
     option!(loop_ordering_after_fusion, BOOL, boolean, bool::to_string),
     option!(mixed_reduction_orders, BOOL, boolean, bool::to_string),
     option!(max_fusion_size, COUNT, number, usize::to_string),
@@ -153,6 +188,8 @@ static TABLE: [OptionInfo; 12] = [
     option!(vector_bits, "128, 256, 512 or none", vector_width, text_of),
     option!(fallback, BOOL, boolean, bool::to_string),
     option!(verify, BOOL, boolean, bool::to_string),
+    option!(cache_dir, "none, standard or a folder", cache_folder, cache_folder_text),
+    option!(cache_mib, COUNT, number, u64::to_string),
     option!(debug_dir, "a folder or none", folder, |dir: &Option<PathBuf>| dir
         .as_ref()
         .map_or_else(|| "none".to_owned(), |d| d.display().to_string())),
@@ -214,16 +251,24 @@ impl Options {
         TABLE.iter().find(|o| o.name == name).map(|o| (o.get)(self))
     }
 
-    /// The defaults, changed by those of the variables `LOAFC_<NAME OF THE OPTION>` that are set.
+    /// The defaults, changed by the environment as in [`Options::with_env`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_env() -> Result<Options, OptionError> {
+        Options::default().with_env()
+    }
+
+    /// These options, changed by those of the variables `LOAFC_<NAME OF THE OPTION>` that are set.
     ///
     /// # Errors
     /// When a variable's value is not of its option's kind.
-    pub fn from_env() -> Result<Options, OptionError> {
-        Options::from_variables(&|name| std::env::var(name).ok())
+    pub fn with_env(self) -> Result<Options, OptionError> {
+        self.with_variables(&|name| std::env::var(name).ok())
     }
 
-    fn from_variables(read: &dyn Fn(&str) -> Option<String>) -> Result<Options, OptionError> {
-        let mut options = Options::default();
+    fn with_variables(self, read: &dyn Fn(&str) -> Option<String>) -> Result<Options, OptionError> {
+        let mut options = self;
         for option in &TABLE {
             let variable = format!("LOAFC_{}", option.name.to_ascii_uppercase());
             if let Some(text) = read(&variable) {
@@ -313,9 +358,9 @@ mod tests {
     #[test]
     fn the_environment_sets_options_and_its_errors_name_the_variable() {
         let read = |name: &str| (name == "LOAFC_MAX_FUSION_SIZE").then(|| "7".to_owned());
-        assert_eq!(Options::from_variables(&read).unwrap().max_fusion_size, 7);
+        assert_eq!(Options::default().with_variables(&read).unwrap().max_fusion_size, 7);
         let read = |name: &str| (name == "LOAFC_THREADS").then(|| "many".to_owned());
-        let message = Options::from_variables(&read).unwrap_err().to_string();
+        let message = Options::default().with_variables(&read).unwrap_err().to_string();
         assert!(message.starts_with("environment variable LOAFC_THREADS: option `threads`"), "{message}");
     }
 }

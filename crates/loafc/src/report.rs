@@ -5,6 +5,8 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use loafc_codegen::code::Origin;
+use loafc_codegen::kernel::KernelUse;
 use loafc_fuse::log::DecisionLog;
 use loafc_fuse::schedule::{Group, GroupBuffer, Place, Schedule, ScheduledStep};
 use loafc_ir::nest::{NestProgram, Step};
@@ -49,6 +51,39 @@ pub struct Report {
     pub decisions: DecisionLog,
     /// Seconds of each phase.
     pub compile_seconds: CompileSeconds,
+    /// Where the kernels' machine code came from.
+    pub code: CodeOrigins,
+}
+
+/// Kernels of different structure, by where their machine code came from. All 0 as long as a program is only
+/// explained.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CodeOrigins {
+    /// LLVM made it.
+    pub compiled: usize,
+    /// Another program of the process had the same kernel.
+    pub process: usize,
+    /// The folder for machine code had it.
+    pub cache: usize,
+}
+
+impl CodeOrigins {
+    pub(crate) fn of(kernels: &[KernelUse]) -> CodeOrigins {
+        let mut counts = CodeOrigins::default();
+        let mut seen = Vec::new();
+        for kernel in kernels.iter().map(|k| &k.kernel) {
+            if seen.iter().any(|other| Arc::ptr_eq(other, kernel)) {
+                continue;
+            }
+            seen.push(kernel.clone());
+            match kernel.origin {
+                Origin::Compiled => counts.compiled += 1,
+                Origin::Process => counts.process += 1,
+                Origin::Store => counts.cache += 1,
+            }
+        }
+        counts
+    }
 }
 
 /// One kernel.
@@ -133,6 +168,7 @@ impl Report {
             bytes_accessed: log.bytes,
             decisions: log,
             compile_seconds: seconds,
+            code: CodeOrigins::default(),
         }
     }
 

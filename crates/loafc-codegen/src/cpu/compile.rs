@@ -37,8 +37,7 @@ pub(crate) fn compile(
     let builder = context.create_builder();
     module.set_triple(&machine.get_triple());
     module.set_data_layout(&machine.get_target_data().get_data_layout());
-    let bits = vector_bits.unwrap_or(host.vector_bits).clamp(128, 512).min(host.vector_bits);
-    emit(kernel, slots, name, bits, (&context, &module, &builder))?;
+    emit(kernel, slots, name, used_bits(vector_bits), (&context, &module, &builder))?;
     if cfg!(debug_assertions) || keep_text {
         module.verify().map_err(|e| e.to_string())?;
     }
@@ -55,6 +54,12 @@ pub(crate) fn compile(
         false => None,
     };
     Ok(Object { bytes: object.as_slice().to_vec(), texts })
+}
+
+/// Width of the vector registers that are used where this one is asked for, in bits.
+pub(crate) fn used_bits(asked: Option<u32>) -> u32 {
+    let widest = host().vector_bits;
+    asked.unwrap_or(widest).clamp(128, 512).min(widest)
 }
 
 fn write(

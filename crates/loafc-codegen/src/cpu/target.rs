@@ -45,7 +45,20 @@ pub fn host() -> &'static Host {
     })
 }
 
+/// The version of the LLVM library that is loaded.
+pub fn llvm_version() -> String {
+    let (mut major, mut minor, mut patch) = (0, 0, 0);
+    // SAFETY: the pointers are to live integers.
+    unsafe { llvm_sys::core::LLVMGetVersion(&raw mut major, &raw mut minor, &raw mut patch) };
+    format!("{major}.{minor}.{patch}")
+}
+
 impl Host {
+    /// All that code for this machine depends on, but the width of vectors that is asked for.
+    pub fn description(&self) -> String {
+        format!("{} {} {}", self.triple, self.cpu, self.features)
+    }
+
     /// A code generator; not shared between threads.
     pub fn machine(&self) -> Result<TargetMachine, String> {
         let triple = TargetTriple::create(&self.triple);

@@ -85,7 +85,6 @@ pub struct Accumulator {
 
 /// Where an accumulator's state is.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a kernel has few accumulators")]
 pub enum Home {
     /// In registers, from its [`Node::Init`] on. Around a vector loop each lane has a state of its own.
     Registers,

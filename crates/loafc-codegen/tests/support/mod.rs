@@ -64,7 +64,7 @@ pub fn check_with(text: &str, sizes: &[(&str, i64)], options: &FuseOptions, seed
     let program = program_with(text, options);
     let inputs = random_inputs(&program.graph, sizes, seed);
     for (vector_bits, limits) in [(None, Limits::default()), (Some(128), Limits::tiny())] {
-        let options = CodegenOptions { threads: 1, vector_bits, keep_text: true, limits };
+        let options = CodegenOptions { threads: 1, vector_bits, keep_text: true, limits, store: None };
         let uses = compile(&program.schedule, &options).unwrap_or_else(|e| panic!("{e}\n{text}"));
         compare_levels(&program, &inputs, &uses, &options.limits, text);
     }
@@ -175,7 +175,7 @@ pub fn run_native(
     let eval = |s: Size| s.eval(sizes).expect("a bound size");
     let values: Vec<i64> = kernel.sizes.iter().map(|s| eval(*s)).collect();
     let mut shared = scratch(eval(kernel.shared_scratch_bytes));
-    for (entry, phase) in kernel.kernel.phases.iter().zip(&kernel.phases) {
+    for (entry, phase) in kernel.kernel.code.entries.iter().zip(&kernel.phases) {
         let units = eval(phase.units);
         let mut thread = scratch(eval(phase.thread_scratch_bytes));
         // In pieces, the last one first: units must not depend on each other.
