@@ -244,6 +244,19 @@ pub fn run_schedule(
     inputs: &ProgramInputs,
     extern_call: &mut ExternFn,
 ) -> Result<EvalResult, InterpError> {
+    run_schedule_with(schedule, inputs, extern_call, |group, sizes, memory| run_group(group, sizes, memory))
+}
+
+/// Interprets a schedule whose groups are run in another way, such as by a later level of the compiler.
+///
+/// # Errors
+/// Those of `run_kernel` and of extern calls.
+pub fn run_schedule_with<E: From<InterpError>>(
+    schedule: &Schedule,
+    inputs: &ProgramInputs,
+    extern_call: &mut ExternFn,
+    mut run_kernel: impl FnMut(&Group, &SymbolValues, &mut dyn Memory) -> Result<(), E>,
+) -> Result<EvalResult, E> {
     let program = &schedule.program;
     let mut machine = Machine::new(program, inputs)?;
     for step in &schedule.steps {
@@ -255,10 +268,9 @@ pub fn run_schedule(
                 for member in group.stages.iter().flat_map(|s| &s.members) {
                     machine.note_stores(&member.body);
                 }
-                let sizes = machine.sizes();
-                run_group(group, sizes, &mut machine.memory)?;
+                run_kernel(group, machine.sizes(), &mut machine.memory)?;
             }
         }
     }
-    machine.finish()
+    Ok(machine.finish()?)
 }

@@ -1,7 +1,6 @@
 //! The scheduler's guarantees, over random programs: values equal the interpreter's on the tensor program at every
 //! level up to fused groups, the final round only adds, and equal input gives an equal schedule.
-//!
-//! `LOAFC_RANDOM_PROGRAMS` sets how many programs are tried, `LOAFC_RANDOM_SEED` where to start.
+//! [`check_random_programs`] says how to try more.
 
 use loafc_fuse::interpret::run_schedule;
 use loafc_fuse::log::{DecisionLog, Round};
@@ -11,15 +10,8 @@ use loafc_fuse::{FuseOptions, Fused, fuse};
 use loafc_ir::interp::nest::{ProgramInputs, reference_extern, run_program};
 use loafc_ir::nest::NestProgram;
 use loafc_ir::ops::eval_graph;
-use loafc_ir::random_program::{Random, random_inputs, random_program, same_values};
+use loafc_ir::random_program::{Random, check_random_programs, random_inputs, same_values};
 use loafc_lower::{LowerOptions, lower};
-
-fn number(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")),
-        Err(_) => default,
-    }
-}
 
 fn fused(program: &NestProgram, options: &FuseOptions) -> Fused {
     let fused = fuse(program.clone(), options).expect("a valid program");
@@ -31,18 +23,8 @@ fn regular_fusions(log: &DecisionLog) -> Vec<(u32, u32)> {
     log.fusions().take_while(|r| r.round == Round::Regular).map(|r| (r.first, r.second)).collect()
 }
 
-fn program_of(seed: u64) -> (String, Random) {
-    let mut random = Random(seed ^ 0x5eed);
-    (random_program(seed, 3 + random.below(12)), random)
-}
-
 /// One program; what is wrong with it, if anything.
-fn check(seed: u64) -> Result<(), String> {
-    let (text, mut random) = program_of(seed);
-    check_text(&text, &mut random).map_err(|e| format!("seed {seed}: {e}\n{text}"))
-}
-
-fn check_text(text: &str, random: &mut Random) -> Result<(), String> {
+fn check(text: &str, random: &mut Random) -> Result<(), String> {
     let graph = loafc_ir::text::parse(text, "random").map_err(|e| format!("parse: {e}"))?;
     let inputs = random_inputs(&graph, random);
     let oracle = eval_graph(&graph, &inputs).map_err(|e| format!("interpreting the graph: {e}"))?;
@@ -86,13 +68,5 @@ fn check_text(text: &str, random: &mut Random) -> Result<(), String> {
 
 #[test]
 fn guarantees_hold_over_random_programs() {
-    let (start, count) = (number("LOAFC_RANDOM_SEED", 0), number("LOAFC_RANDOM_PROGRAMS", 2000));
-    let wrong: Vec<String> = (start..start + count)
-        .filter_map(|seed| match std::panic::catch_unwind(|| check(seed)) {
-            Ok(result) => result.err(),
-            Err(_) => Some(format!("seed {seed}: panicked\n{}", program_of(seed).0)),
-        })
-        .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
-        .collect();
-    assert!(wrong.is_empty(), "{} programs are wrong, among them\n{}", wrong.len(), wrong.join("\n"));
+    check_random_programs(2000, |_, text, random| check(text, random));
 }

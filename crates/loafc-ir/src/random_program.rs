@@ -493,3 +493,38 @@ fn broadcast(a: &[i64], b: &[i64]) -> Option<Vec<i64>> {
         })
         .collect()
 }
+
+/// Calls `check` with many random programs and fails with those that are wrong or panic, each with its seed.
+/// `LOAFC_RANDOM_PROGRAMS` sets how many are tried instead of `default`, `LOAFC_RANDOM_SEED` where to start, and
+/// `LOAFC_RANDOM_FAILURES` how many wrong ones are shown.
+///
+/// `check` gets the seed, the program's text, and what its inputs are to be drawn from.
+///
+/// # Panics
+/// When a program is wrong, or one of the variables holds no number.
+pub fn check_random_programs(
+    default: u64,
+    check: impl Fn(u64, &str, &mut Random) -> Result<(), String> + std::panic::RefUnwindSafe,
+) {
+    let (start, count) = (number("LOAFC_RANDOM_SEED", 0), number("LOAFC_RANDOM_PROGRAMS", default));
+    let wrong: Vec<String> = (start..start + count)
+        .filter_map(|seed| {
+            let mut random = Random(seed ^ 0x5eed);
+            let text = random_program(seed, 3 + random.below(12));
+            let wrong = match std::panic::catch_unwind(|| check(seed, &text, &mut random.clone())) {
+                Ok(result) => result.err()?,
+                Err(_) => "panicked".to_owned(),
+            };
+            Some(format!("seed {seed}: {wrong}\n{text}"))
+        })
+        .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
+        .collect();
+    assert!(wrong.is_empty(), "at least {} programs are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, not a whole number")),
+        Err(_) => default,
+    }
+}

@@ -2,11 +2,10 @@
 //! by level: the first level that differs from the one before it is at fault.
 
 use loafc_codegen::loop_tree;
-use loafc_fuse::schedule::ScheduledStep;
+use loafc_fuse::interpret::{run_group, run_schedule_with};
 use loafc_ir::graph::Graph;
 use loafc_ir::interp::InterpError;
-use loafc_ir::interp::nest::{Machine, ProgramInputs, reference_extern, run_program};
-use loafc_ir::nest::Step;
+use loafc_ir::interp::nest::{ProgramInputs, reference_extern, run_program};
 use loafc_ir::ops::{self, EvalError, EvalResult, GraphInput, GraphOutput};
 
 use crate::compiler::Compiler;
@@ -127,39 +126,32 @@ impl Compiler {
             return run_program(&nests, &inputs, &mut reference_extern).map_err(failed);
         }
         let schedule = self.fuse(nests)?.schedule;
-        let mut machine = Machine::new(&schedule.program, &inputs).map_err(failed)?;
-        let mut kernel = 0;
-        for step in &schedule.steps {
-            match step {
-                ScheduledStep::Extern(id) => {
-                    if let Step::Extern(call) = &schedule.program.steps[id.0 as usize] {
-                        machine.run_extern(call, &mut reference_extern).map_err(failed)?;
-                    }
-                }
-                ScheduledStep::Kernel(group) => {
-                    for member in group.stages.iter().flat_map(|s| &s.members) {
-                        machine.note_stores(&member.body);
-                    }
-                    let sizes = machine.sizes();
-                    if level == Level::Group {
-                        loafc_fuse::interpret::run_group(group, sizes, &mut machine.memory)
-                            .map_err(failed)?;
-                    } else {
-                        let built = loop_tree::build(group, &schedule.program, &loop_tree::Limits::default())
-                            .map_err(|message| LevelError::LoopTree { kernel, message })?;
-                        loop_tree::interpret::interpret(
-                            &built.kernel,
-                            &built.buffers,
-                            sizes,
-                            &mut machine.memory,
-                        )
-                        .map_err(failed)?;
-                    }
-                    kernel += 1;
-                }
+        let mut kernel = 0..;
+        let run = run_schedule_with(&schedule, &inputs, &mut reference_extern, |group, sizes, memory| {
+            let kernel = kernel.next().unwrap_or_default();
+            if level == Level::Group {
+                return Ok(run_group(group, sizes, memory)?);
             }
-        }
-        machine.finish().map_err(failed)
+            let built = loop_tree::build(group, &schedule.program, &loop_tree::Limits::default())
+                .map_err(|message| Stopped::LoopTree { kernel, message })?;
+            Ok(loop_tree::interpret::interpret(&built.kernel, &built.buffers, sizes, memory)?)
+        });
+        run.map_err(|stopped| match stopped {
+            Stopped::Interpret(error) => failed(error),
+            Stopped::LoopTree { kernel, message } => LevelError::LoopTree { kernel, message },
+        })
+    }
+}
+
+/// Why a run of a schedule stopped.
+enum Stopped {
+    Interpret(InterpError),
+    LoopTree { kernel: usize, message: String },
+}
+
+impl From<InterpError> for Stopped {
+    fn from(error: InterpError) -> Self {
+        Stopped::Interpret(error)
     }
 }
 

@@ -1,21 +1,12 @@
 //! Random programs through loop trees and machine code: values equal the interpreter's on the tensor program, with
 //! the final round off, on, and with fusions in random order. (The scheduler's own guarantees are tested where the
 //! scheduler is.)
-//!
-//! `LOAFC_RANDOM_PROGRAMS` sets how many programs are tried, `LOAFC_RANDOM_SEED` where to start, and
-//! `LOAFC_RANDOM_FAILURES` how many wrong ones are shown.
+//! [`check_random_programs`] says how to try more.
 
 use loafc::{Compiler, Options, Tensor, Value};
 use loafc::{Level, Outcome};
 use loafc_ir::ops::{EvalResult, GraphInput, GraphOutput, eval_graph};
-use loafc_ir::random_program::{Random, random_inputs, random_program, same_values};
-
-fn number(variable: &str, default: u64) -> u64 {
-    match std::env::var(variable) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`, not a whole number")),
-        Err(_) => default,
-    }
-}
+use loafc_ir::random_program::{Random, check_random_programs, random_inputs, same_values};
 
 /// The program's inputs with the strides of their types.
 fn values(graph: &loafc_ir::graph::Graph, inputs: &[GraphInput]) -> Vec<Value> {
@@ -48,18 +39,10 @@ fn as_result(outcome: &Outcome) -> EvalResult {
     }
 }
 
-/// The program of a seed, and what its inputs are drawn from.
-fn program_of(seed: u64) -> (String, Random) {
-    let mut random = Random(seed ^ 0x5eed);
-    (random_program(seed, 3 + random.below(12)), random)
-}
-
-fn check(seed: u64) -> Result<(), String> {
-    let (text, mut random) = program_of(seed);
-    let wrong = |e: String| format!("seed {seed}: {e}\n{text}");
-    let graph = loafc_ir::text::parse(&text, "random").map_err(|e| wrong(e.to_string()))?;
-    let inputs = random_inputs(&graph, &mut random);
-    let oracle = eval_graph(&graph, &inputs).map_err(|e| wrong(e.to_string()))?;
+fn check(seed: u64, text: &str, random: &mut Random) -> Result<(), String> {
+    let graph = loafc_ir::text::parse(text, "random").map_err(|e| e.to_string())?;
+    let inputs = random_inputs(&graph, random);
+    let oracle = eval_graph(&graph, &inputs).map_err(|e| e.to_string())?;
     let given = values(&graph, &inputs);
     let off = Options { loop_ordering_after_fusion: false, ..Options::default() };
     let chaos = Options { fusion_chaos_seed: Some(random.bits()), ..Options::default() };
@@ -71,24 +54,14 @@ fn check(seed: u64) -> Result<(), String> {
     };
     let compiler = Compiler::new(options);
     for level in [Level::LoopTree, Level::Native] {
-        let outcome = compiler
-            .run_at(level, &graph, &given)
-            .map_err(|e| wrong(format!("{} ({name}): {e}", level.name())))?;
-        same_values(&oracle, &as_result(&outcome))
-            .map_err(|e| wrong(format!("{} ({name}): {e}", level.name())))?;
+        let outcome =
+            compiler.run_at(level, &graph, &given).map_err(|e| format!("{} ({name}): {e}", level.name()))?;
+        same_values(&oracle, &as_result(&outcome)).map_err(|e| format!("{} ({name}): {e}", level.name()))?;
     }
     Ok(())
 }
 
 #[test]
 fn machine_code_computes_what_the_tensor_program_says() {
-    let (start, count) = (number("LOAFC_RANDOM_SEED", 0), number("LOAFC_RANDOM_PROGRAMS", 2000));
-    let wrong: Vec<String> = (start..start + count)
-        .filter_map(|seed| match std::panic::catch_unwind(|| check(seed)) {
-            Ok(result) => result.err(),
-            Err(_) => Some(format!("seed {seed}: panicked\n{}", program_of(seed).0)),
-        })
-        .take(number("LOAFC_RANDOM_FAILURES", 5) as usize)
-        .collect();
-    assert!(wrong.is_empty(), "{} programs are wrong, among them\n{}", wrong.len(), wrong.join("\n"));
+    check_random_programs(2000, check);
 }
