@@ -34,6 +34,9 @@ bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare k
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census
 
+bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (tens of minutes; JSON=file)
+	$(PY) -m loafc.bench steps $(if $(JSON),--json $(JSON))
+
 bench-cpu: ## Run kernels of loafc and TorchInductor on memory-bound programs (minutes; JSON=file, PLOT=file)
 	$(PY) -m loafc.bench cpu $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
 

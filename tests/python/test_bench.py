@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import loafc
 import pytest
 import torch
-from loafc.bench import inductor, scheduler
+from loafc.bench import inductor, scheduler, steps
 from loafc.bench.capture import capture
 from loafc.bench.models import Model
 
@@ -80,3 +81,28 @@ def test_more_kernels_or_more_time_than_allowed_is_told(kernels, seconds, wrong)
     problems = scheduler.Row("tiny", "forward", ours, theirs).problems()
     assert len(problems) == len(wrong)
     assert all(w in p and "tiny forward" in p for w, p in zip(wrong, problems, strict=True))
+
+
+def step_row(step: str, speedup: float, **changes) -> steps.Row:
+    row = steps.Row(step, 3, 2, 0, 1e-7, True, 0.01, speedup, 1.5, 0.1, 6.0)
+    return dataclasses.replace(row, **changes)
+
+
+def test_steps_are_held_to_their_bars():
+    assert steps.summary([step_row("a", 1.0), step_row("b", 1.3)])[1] == []
+    slow, wrong = step_row("a", 0.9), step_row("b", 9.0, right=False, fallbacks=1)
+    problems = steps.summary([slow, wrong])[1]
+    assert [p.split(":")[0] for p in problems] == ["a", "b", "b"]
+    (mean,) = steps.summary([step_row("a", 1.05), step_row("b", 1.05)])[1]
+    assert "1.05 times" in mean
+    (compiling,) = steps.summary([step_row("a", 2.0, compile_seconds=0.3)])[1]
+    assert "1/30" in compiling
+
+
+def test_a_step_is_run_in_eager_mode_and_by_both_compilers():
+    inference, training = steps.jobs(tiny)
+    assert not inference.train and training.train
+    row = steps.measure(training, rounds=2)
+    assert row.right and row.fallbacks == 0 and row.kernels > 0
+    assert row.speedup > 0 and row.over_eager > 0
+    assert 0 < row.compile_seconds < row.inductor_compile_seconds

@@ -1,5 +1,5 @@
-"""The models that benchmarks compile: three language models and a convolutional network from transformers'
-configurations, with random weights, so that nothing is fetched.
+"""The models that benchmarks compile: three language models and three for images, from the configurations of
+transformers and with random weights, so that nothing is fetched.
 """
 
 from __future__ import annotations
@@ -72,12 +72,49 @@ def resnet18() -> Model:
         num_labels=CLASSES,
         problem_type="single_label_classification",
     )
-    module = ResNetForImageClassification(config)
+    return _image_model("ResNet-18", ResNetForImageClassification(config))
+
+
+def convnext() -> Model:
+    """A small ConvNeXt: depthwise convolutions, layer norms over channels, GELU."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    config = ConvNextConfig(
+        hidden_sizes=[48, 96, 192, 384],
+        depths=[2, 2, 4, 2],
+        num_labels=CLASSES,
+        problem_type="single_label_classification",
+    )
+    return _image_model("ConvNeXt", ConvNextForImageClassification(config))
+
+
+def swin() -> Model:
+    """A small Swin transformer: attention in shifted windows."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    config = SwinConfig(
+        embed_dim=48,
+        depths=[2, 2, 2, 2],
+        num_heads=[2, 4, 8, 16],
+        num_labels=CLASSES,
+        problem_type="single_label_classification",
+    )
+    return _image_model("Swin", SwinForImageClassification(config))
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "resnet18": resnet18,
+    "convnext": convnext,
+    "swin": swin,
+}
+
+
+def _image_model(name: str, module: torch.nn.Module) -> Model:
     images = torch.randn(IMAGES, 3, PIXELS, PIXELS)
-    return Model("ResNet-18", module, {"pixel_values": images}, torch.randint(0, CLASSES, (IMAGES,)))
-
-
-MODELS: dict[str, Callable[[], Model]] = {"bert": bert, "gpt2": gpt2, "llama": llama, "resnet18": resnet18}
+    return Model(name, module, {"pixel_values": images}, torch.randint(0, CLASSES, (IMAGES,)))
 
 
 def _language_model(name: str, module: torch.nn.Module) -> Model:
