@@ -13,7 +13,7 @@ def main(args: list[str]) -> int:
     if not args or args[0] not in BENCHMARKS:
         print(f"usage: python -m loafc.bench {{{','.join(BENCHMARKS)}}} [options]", file=sys.stderr)
         return 2
-    # Only the one that runs: some switch caches off before PyTorch is imported, which others want on.
+    # Only the one that runs: what the others import takes seconds.
     return importlib.import_module(f".{args[0]}", __package__).main(args[1:])
 
 

@@ -20,11 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import demo  # switches TorchInductor's caches off before PyTorch is imported
+import torch
 
-import torch  # isort: skip
-
-from .. import metrics
+from .. import demo, metrics
 from ..table import print_table
 from .models import MODELS, SEED, Model
 
