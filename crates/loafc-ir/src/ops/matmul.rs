@@ -6,8 +6,8 @@ use super::call::{Call, KEYWORD, shape_text};
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
 use super::shape::{
-    broadcast, check_equal_shapes, check_expands, contiguous_like, dense_strides, preserved_strides,
-    provably_differ,
+    broadcast, check_equal_shapes, check_expands, contiguous_like, dense_strides, differ_by_a_constant,
+    preserved_strides, provably_differ,
 };
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::dtype::{DType, Scalar};
@@ -240,23 +240,29 @@ fn infer_attention(call: &Call) -> Result<ResultTypes, InferError> {
     if call.float_or(3, "dropout_p", 0.0)? != 0.0 {
         return Err(call.invalid("dropout_p", "only 0 is supported"));
     }
-    if provably_differ(query.shape[3], key.shape[3]) || provably_differ(key.shape[2], value.shape[2]) {
+    if differ_by_a_constant(query.shape[3], key.shape[3])
+        || differ_by_a_constant(key.shape[2], value.shape[2])
+    {
         return Err(call.invalid("key", "its extents don't fit those of `query` and `value`"));
     }
     let (heads, shared) = (query.shape[1], key.shape[1]);
     let divides = match (heads.as_const(), shared.as_const()) {
         (Some(heads), Some(shared)) => shared > 0 && heads % shared == 0,
-        _ => !provably_differ(heads, shared),
+        _ => !differ_by_a_constant(heads, shared),
     };
-    let batches_fit =
-        !provably_differ(query.shape[0], key.shape[0]) && !provably_differ(query.shape[0], value.shape[0]);
-    if !divides || !batches_fit || provably_differ(shared, value.shape[1]) {
+    let batches_fit = !differ_by_a_constant(query.shape[0], key.shape[0])
+        && !differ_by_a_constant(query.shape[0], value.shape[0]);
+    if !divides || !batches_fit || differ_by_a_constant(shared, value.shape[1]) {
         return Err(call.invalid("key", "its batch or heads don't fit those of `query` and `value`"));
     }
     let shape: Dims = SmallVec::from_slice(&[query.shape[0], query.shape[1], query.shape[2], value.shape[3]]);
     if let Some(mask) = call.opt_tensor(KEYWORD, "attn_mask")? {
         let scores = [shape[0], shape[1], shape[2], key.shape[2]];
-        check_expands(call, "attn_mask", &mask.ty.shape, &scores)?;
+        let extents = mask.ty.shape.iter().rev().zip(scores.iter().rev());
+        if mask.ty.rank() > 4 || extents.into_iter().any(|(m, s)| !m.is(1) && differ_by_a_constant(*m, *s)) {
+            let (from, to) = (shape_text(&mask.ty.shape), shape_text(&scores));
+            return Err(call.invalid("attn_mask", format!("shape {from} does not expand to {to}")));
+        }
     }
     let strides = match shape == query.shape {
         true => preserved_strides(&query),

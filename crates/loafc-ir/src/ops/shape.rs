@@ -22,6 +22,12 @@ pub fn provably_differ(a: Size, b: Size) -> bool {
     }
 }
 
+/// Whether two sizes differ by the same number whatever values symbols have. For operators that PyTorch traces without
+/// comparing these sizes: two symbols may then have one value, and the operator itself finds out at the call.
+pub fn differ_by_a_constant(a: Size, b: Size) -> bool {
+    (a - b).as_const().is_some_and(|difference| difference != 0)
+}
+
 /// The shape that these broadcast to.
 pub fn broadcast(call: &Call, shapes: &[&[Size]]) -> Result<Dims, InferError> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);

@@ -78,3 +78,12 @@ fn sizes_that_may_be_equal_are_told_from_those_that_are_not() {
     assert!(!shape::provably_differ(a, a));
     assert!(!shape::provably_differ(a, b.floor_div(Size::from(2))));
 }
+
+#[test]
+fn attention_takes_keys_and_values_of_lengths_that_were_never_compared() {
+    check(
+        "%q: f32[2, 4, 1, 16], %k: f32[2, 2, s0, 16], %v: f32[2, 2, s1, 16], %m: f32[2, 1, 1, s1]",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default(%q, %k, %v, 0.0, false, attn_mask=%m)",
+        expect!["[2, 4, 1, 16] strides [64, 16, 16, 1]"],
+    );
+}
