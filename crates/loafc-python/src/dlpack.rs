@@ -1,7 +1,8 @@
-//! Hands memory to PyTorch without a copy, through DLPack: a C structure with a deleter, in a capsule. The layout
-//! of the structures is DLPack's stable ABI.
+//! Hands memory to PyTorch without a copy, through DLPack: a C structure with a deleter, given to PyTorch's exchange
+//! table or, where there is none, in a capsule.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use loafc_ir::dtype::DType;
@@ -12,44 +13,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-const NAME: &CStr = c"dltensor";
+use crate::exchange::{DataType, Device, Exchange, ManagedTensor, Tensor, VERSION};
+
+const NAME: &CStr = c"dltensor_versioned";
 const CPU: i32 = 1;
 
-#[repr(C)]
-struct DLDevice {
-    device_type: i32,
-    device_id: i32,
-}
-
-#[repr(C)]
-struct DLDataType {
-    code: u8,
-    bits: u8,
-    lanes: u16,
-}
-
-#[repr(C)]
-struct DLTensor {
-    data: *mut c_void,
-    device: DLDevice,
-    ndim: i32,
-    dtype: DLDataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
-}
-
-#[repr(C)]
-struct DLManagedTensor {
-    dl_tensor: DLTensor,
-    manager_ctx: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
-}
-
-/// The structure with all that it points to.
+/// The structure with all that it points to: extents and strides, and what keeps the memory.
 struct Managed {
-    tensor: DLManagedTensor,
-    _dims: Box<[i64]>,
+    tensor: ManagedTensor,
+    _shape: Arc<[i64]>,
+    _strides: Arc<[i64]>,
     // Never a Python object: PyTorch frees tensors with the GIL released, and PyO3 can't tell.
     _owner: Option<Arc<Block>>,
 }
@@ -62,9 +35,9 @@ pub struct Layout<'a> {
     /// Element type.
     pub dtype: DType,
     /// Extents.
-    pub shape: &'a [i64],
+    pub shape: &'a Arc<[i64]>,
     /// Strides in elements.
-    pub strides: &'a [i64],
+    pub strides: &'a Arc<[i64]>,
 }
 
 /// Makes a torch tensor of this memory. Without an owner it is the caller who sees to it that nobody uses the
@@ -74,7 +47,12 @@ pub fn tensor<'py>(
     layout: Layout<'_>,
     owner: Option<Arc<Block>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let tensor = from_dlpack(py)?.call1((capsule(py, layout, owner)?,))?;
+    let managed = managed(layout, owner)?;
+    let tensor = match Exchange::get(py) {
+        // SAFETY: made above; its memory has an owner in it, or the caller sees to it.
+        Some(exchange) => unsafe { exchange.make(py, managed)? },
+        None => from_dlpack(py)?.call1((capsule(py, managed)?,))?,
+    };
     match viewed_as(layout.dtype) {
         None => Ok(tensor),
         Some(name) => tensor.call_method1(intern!(py, "view"), (torch(py)?.getattr(name)?,)),
@@ -101,7 +79,7 @@ fn viewed_as(dtype: DType) -> Option<&'static str> {
     }
 }
 
-fn data_type(dtype: DType) -> DLDataType {
+fn data_type(dtype: DType) -> DataType {
     const INT: u8 = 0;
     const UINT: u8 = 1;
     const FLOAT: u8 = 2;
@@ -116,50 +94,58 @@ fn data_type(dtype: DType) -> DLDataType {
         DType::Bool => BOOL,
         DType::C64 | DType::C128 => COMPLEX,
     };
-    DLDataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
+    DataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
 }
 
-fn capsule<'py>(
-    py: Python<'py>,
-    layout: Layout<'_>,
-    owner: Option<Arc<Block>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let rank = layout.shape.len();
-    let ndim =
-        i32::try_from(rank).map_err(|_| PyRuntimeError::new_err("a tensor has too many dimensions"))?;
-    let mut dims: Box<[i64]> = layout.shape.iter().chain(layout.strides).copied().collect();
-    let (shape, strides) = dims.split_at_mut(rank);
-    let dl_tensor = DLTensor {
-        data: layout.ptr.cast(),
-        device: DLDevice { device_type: CPU, device_id: 0 },
-        ndim,
-        dtype: data_type(layout.dtype),
-        shape: shape.as_mut_ptr(),
-        strides: strides.as_mut_ptr(),
-        byte_offset: 0,
-    };
-    let tensor = DLManagedTensor { dl_tensor, manager_ctx: std::ptr::null_mut(), deleter: Some(delete) };
-    let managed = Box::into_raw(Box::new(Managed { tensor, _dims: dims, _owner: owner }));
+/// The structure on the heap; freed by its deleter.
+fn managed(layout: Layout<'_>, owner: Option<Arc<Block>>) -> PyResult<NonNull<ManagedTensor>> {
+    let ndim = i32::try_from(layout.shape.len())
+        .map_err(|_| PyRuntimeError::new_err("a tensor has too many dimensions"))?;
+    let managed = Box::new(Managed {
+        tensor: ManagedTensor {
+            version: VERSION,
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(delete),
+            flags: 0,
+            tensor: Tensor {
+                data: layout.ptr.cast(),
+                device: Device { device_type: CPU, device_id: 0 },
+                ndim,
+                dtype: data_type(layout.dtype),
+                // Readers of a tensor don't write its extents.
+                shape: layout.shape.as_ptr().cast_mut(),
+                strides: layout.strides.as_ptr().cast_mut(),
+                byte_offset: 0,
+            },
+        },
+        _shape: layout.shape.clone(),
+        _strides: layout.strides.clone(),
+        _owner: owner,
+    });
+    let managed = Box::into_raw(managed);
     // The context is the box itself, so that the deleter doesn't depend on where the structure lies in it.
     // SAFETY: the box was just made and is not shared yet.
-    let tensor = unsafe {
+    unsafe {
         (*managed).tensor.manager_ctx = managed.cast();
-        &raw mut (*managed).tensor
-    };
+        Ok(NonNull::new_unchecked(&raw mut (*managed).tensor))
+    }
+}
+
+fn capsule<'py>(py: Python<'py>, managed: NonNull<ManagedTensor>) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: a pointer that isn't null, a static name, a destructor of the right type; the result is a new
     // reference or null with an error set.
     unsafe {
-        let capsule = ffi::PyCapsule_New(tensor.cast(), NAME.as_ptr(), Some(drop_capsule));
+        let capsule = ffi::PyCapsule_New(managed.as_ptr().cast(), NAME.as_ptr(), Some(drop_capsule));
         if capsule.is_null() {
-            delete(tensor);
+            delete(managed.as_ptr());
         }
         Bound::from_owned_ptr_or_err(py, capsule)
     }
 }
 
-/// Frees what [`capsule`] made. Called by PyTorch with the tensor's last reference; needs no Python.
-unsafe extern "C" fn delete(tensor: *mut DLManagedTensor) {
-    // SAFETY: called once with a structure that `capsule` made, whose context is the box.
+/// Frees what [`managed`] made. Called by PyTorch with the tensor's last reference; needs no Python.
+unsafe extern "C" fn delete(tensor: *mut ManagedTensor) {
+    // SAFETY: called once with a structure that `managed` made, whose context is the box.
     drop(unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Managed>()) });
 }
 

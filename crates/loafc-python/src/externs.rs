@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack::{self, Layout};
+use crate::source::Source;
 use crate::tensor::data_ptr;
 
 /// The call sites of a program, by step.
@@ -54,8 +55,8 @@ enum Template {
 struct CachedTensor {
     object: Py<PyAny>,
     ptr: *mut u8,
-    shape: Box<[i64]>,
-    strides: Box<[i64]>,
+    shape: Arc<[i64]>,
+    strides: Arc<[i64]>,
 }
 
 // SAFETY: the pointer is only compared, never followed.
@@ -69,8 +70,10 @@ pub struct AtenExterns<'a> {
     pub operators: &'a Py<PyAny>,
     /// The call sites of the program.
     pub sites: &'a mut CallSites,
-    /// What the caller passed for each input of the program; an integer for a size.
-    pub inputs: &'a [Py<PyAny>],
+    /// Where each input of the program comes from.
+    pub sources: &'a [Source],
+    /// What the caller passed.
+    pub arguments: &'a Py<PyTuple>,
 }
 
 impl Externs for AtenExterns<'_> {
@@ -91,7 +94,7 @@ impl AtenExterns<'_> {
             Some(site) => site,
             None => entry.insert(CallSite::resolve(py, invocation.call, self.operators)?),
         };
-        site.call(py, invocation, self.inputs)
+        site.call(py, invocation, self.sources, self.arguments.bind(py))
     }
 }
 
@@ -126,12 +129,17 @@ impl CallSite {
         &mut self,
         py: Python<'_>,
         invocation: &Invocation<'_>,
-        inputs: &[Py<PyAny>],
+        sources: &[Source],
+        arguments: &Bound<'_, PyTuple>,
     ) -> PyResult<Vec<ResultMemory>> {
         let mut tensors: Vec<Bound<'_, PyAny>> = Vec::with_capacity(invocation.tensors.len());
         for (tensor, cached) in invocation.tensors.iter().zip(&mut self.tensors) {
-            tensors.push(match tensor.input {
-                Some(position) => inputs[position].bind(py).clone(),
+            let passed = match tensor.input {
+                Some(position) => sources[position].object(arguments)?,
+                None => None,
+            };
+            tensors.push(match passed {
+                Some(object) => object.to_owned(),
                 None => cached_tensor(py, tensor, cached)?,
             });
         }
@@ -186,17 +194,12 @@ fn cached_tensor<'py>(
     {
         return Ok(c.object.bind(py).clone());
     }
-    let layout =
-        Layout { ptr: tensor.ptr, dtype: tensor.dtype, shape: tensor.shape, strides: tensor.strides };
+    let (shape, strides) = (tensor.shape.into(), tensor.strides.into());
+    let layout = Layout { ptr: tensor.ptr, dtype: tensor.dtype, shape: &shape, strides: &strides };
     // Without an owner: the runtime keeps the memory for the length of the call, and the object is used by a
     // later call only while that call's memory is at the same place.
     let object = dlpack::tensor(py, layout, None)?;
-    *cached = Some(CachedTensor {
-        object: object.clone().unbind(),
-        ptr: tensor.ptr,
-        shape: tensor.shape.into(),
-        strides: tensor.strides.into(),
-    });
+    *cached = Some(CachedTensor { object: object.clone().unbind(), ptr: tensor.ptr, shape, strides });
     Ok(object)
 }
 

@@ -12,6 +12,7 @@ use loafc_runtime::threads::{OpenMpTeam, Serial, Team};
 use loafc_runtime::{
     CallPlan, Executable, InputKind, InputValue, OutputMemory, OutputTensor, OutputValue, RunError,
 };
+use pyo3::Borrowed;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -45,8 +46,8 @@ pub struct Callable {
 
 /// The arguments of one call.
 struct Arguments {
-    /// By input of the program: what the caller passed.
-    objects: Vec<Py<PyAny>>,
+    /// What the caller passed.
+    objects: Py<PyTuple>,
     /// By input: the first element; null for sizes.
     pointers: SmallVec<[*mut u8; 16]>,
     /// By input: the value of a size, 0 for tensors.
@@ -92,7 +93,7 @@ impl Callable {
 
     /// Calls the program and empties the list, so that nobody but the caller keeps the arguments alive afterwards.
     pub fn call<'py>(&self, py: Python<'py>, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
-        let arguments = self.collect(py, args)?;
+        let arguments = self.collect(args)?;
         args.del_slice(0, args.len())?;
         let plan = self.plan(py, &arguments)?;
         let mut sites = self.take_sites();
@@ -104,34 +105,42 @@ impl Callable {
             externs: AtenExterns {
                 operators: &self.operators,
                 sites: &mut sites,
-                inputs: &arguments.objects,
+                sources: &self.sources,
+                arguments: &arguments.objects,
             },
             team: &*team,
         };
         let results = if plan.work() < RELEASE_GIL_FROM { job.run() } else { py.detach(|| job.run()) };
         self.keep_sites(sites);
         let values = results.0.map_err(|error| errors::run_error(py, error))?;
-        let mut outputs = Vec::with_capacity(values.len());
+        let mut outputs: SmallVec<[_; 16]> = SmallVec::with_capacity(values.len());
         for value in values {
             outputs.push(self.output(py, value, &arguments)?);
         }
         PyList::new(py, outputs)
     }
 
-    fn collect(&self, py: Python<'_>, args: &Bound<'_, PyList>) -> PyResult<Arguments> {
+    fn collect(&self, args: &Bound<'_, PyList>) -> PyResult<Arguments> {
         let count = self.sources.len();
-        let mut arguments = Arguments {
-            objects: Vec::with_capacity(count),
-            pointers: SmallVec::with_capacity(count),
-            sizes: SmallVec::with_capacity(count),
-        };
+        let objects = args.to_tuple();
+        let mut pointers = SmallVec::with_capacity(count);
+        let mut sizes = SmallVec::with_capacity(count);
         for source in &self.sources {
-            let (object, pointer, size) = source.read(py, args)?;
-            arguments.objects.push(object.unbind());
-            arguments.pointers.push(pointer);
-            arguments.sizes.push(size);
+            let (pointer, size) = source.read(&objects)?;
+            pointers.push(pointer);
+            sizes.push(size);
         }
-        Ok(arguments)
+        Ok(Arguments { objects: objects.unbind(), pointers, sizes })
+    }
+
+    /// The tensor that the caller passed for an input.
+    fn tensor<'a, 'py>(
+        &'a self,
+        arguments: &'a Bound<'py, PyTuple>,
+        input: usize,
+    ) -> PyResult<Borrowed<'a, 'py, PyAny>> {
+        let object = self.sources[input].object(arguments)?;
+        object.ok_or_else(|| PyTypeError::new_err(format!("input {input} is a size, not a tensor")))
     }
 
     fn plan(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
@@ -145,10 +154,11 @@ impl Callable {
 
     /// Whether an argument that no guard covers has another layout than the program was compiled for.
     fn changed(&self, py: Python<'_>, plan: &CallPlan, arguments: &Arguments) -> PyResult<bool> {
+        let objects = arguments.objects.bind(py);
         for (k, source) in self.sources.iter().enumerate() {
             if source.is_unguarded() {
                 let layout = &plan.inputs()[k];
-                let (shape, strides) = layout_of(py, arguments.objects[k].bind(py))?;
+                let (shape, strides) = layout_of(py, &*self.tensor(objects, k)?)?;
                 if shape[..] != layout.shape || strides[..] != layout.strides {
                     return Ok(true);
                 }
@@ -160,6 +170,7 @@ impl Callable {
     /// Checks all layouts against the program's types. Those that guards keep as they were at the first call are
     /// not read again.
     fn plan_of_layouts(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
+        let objects = arguments.objects.bind(py);
         let first = !self.checked.load(Ordering::Relaxed);
         let is_kept = |k: usize| !first && !self.sources[k].is_unguarded();
         let mut layouts: Vec<Dims> = Vec::with_capacity(self.sources.len());
@@ -168,7 +179,7 @@ impl Callable {
                 InputKind::Size(_) => Dims::default(),
                 InputKind::Tensor(ty) => match fixed_layout(ty) {
                     Some(layout) if is_kept(k) => layout,
-                    _ => layout_of(py, arguments.objects[k].bind(py))?,
+                    _ => layout_of(py, &*self.tensor(objects, k)?)?,
                 },
             });
         }
@@ -178,7 +189,7 @@ impl Callable {
                 InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
                 InputKind::Tensor(ty) => InputValue::Tensor {
                     ptr: arguments.pointers[k],
-                    dtype: if is_kept(k) { ty.dtype } else { dtype_of(py, arguments.objects[k].bind(py))? },
+                    dtype: if is_kept(k) { ty.dtype } else { dtype_of(py, &*self.tensor(objects, k)?)? },
                     shape: &layouts[k].0,
                     strides: &layouts[k].1,
                 },
@@ -198,7 +209,12 @@ impl Callable {
         match value {
             OutputValue::None => Ok(py.None().into_bound(py)),
             OutputValue::Size(size) => Ok(size.into_pyobject(py)?.into_any()),
-            OutputValue::Input(position) => Ok(arguments.objects[position].bind(py).clone()),
+            OutputValue::Input(position) => {
+                match self.sources[position].object(arguments.objects.bind(py))? {
+                    Some(object) => Ok(object.to_owned()),
+                    None => Ok(arguments.sizes[position].into_pyobject(py)?.into_any()),
+                }
+            }
             OutputValue::Tensor(tensor) => self.output_tensor(py, tensor, arguments),
         }
     }
@@ -221,7 +237,8 @@ impl Callable {
                 None => Err(PyRuntimeError::new_err("a result lies in memory that is no tensor")),
             },
             OutputMemory::Input(position) => {
-                view_of(py, arguments.objects[position].bind(py), arguments.pointers[position], layout)
+                let input = self.tensor(arguments.objects.bind(py), position)?;
+                view_of(py, &input, arguments.pointers[position], layout)
             }
         }
     }
@@ -266,13 +283,13 @@ fn view_of<'py>(
     layout: Layout<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (shape, strides) = layout_of(py, tensor)?;
-    if pointer == layout.ptr && shape[..] == *layout.shape && strides[..] == *layout.strides {
+    if pointer == layout.ptr && shape[..] == **layout.shape && strides[..] == **layout.strides {
         return Ok(tensor.clone());
     }
     let start: isize = tensor.call_method0(intern!(py, "storage_offset"))?.extract()?;
     let bytes = (layout.ptr as isize).wrapping_sub(pointer as isize);
     let offset = start + bytes / layout.dtype.bytes() as isize;
-    let arguments = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?, offset);
+    let arguments = (PyTuple::new(py, &**layout.shape)?, PyTuple::new(py, &**layout.strides)?, offset);
     tensor.call_method1(intern!(py, "as_strided"), arguments)
 }
 
@@ -286,12 +303,13 @@ fn of_block<'py>(py: Python<'py>, block: Arc<Block>, layout: Layout<'_>) -> PyRe
         return dlpack::tensor(py, layout, Some(block));
     }
     let offset = (bytes / item) as i64;
-    let last: i64 = layout.shape.iter().zip(layout.strides).map(|(n, stride)| (n - 1) * stride).sum();
-    let whole = Layout { ptr: start, dtype: layout.dtype, shape: &[offset + last + 1], strides: &[1] };
+    let last: i64 = layout.shape.iter().zip(&**layout.strides).map(|(n, stride)| (n - 1) * stride).sum();
+    let (shape, strides) = (Arc::from([offset + last + 1]), Arc::from([1]));
+    let whole = Layout { ptr: start, dtype: layout.dtype, shape: &shape, strides: &strides };
     let tensor = dlpack::tensor(py, whole, Some(block))?;
     // Not `as_strided`, whose result autograd takes for a view of another tensor.
     let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
-    let (shape, strides) = (PyTuple::new(py, layout.shape)?, PyTuple::new(py, layout.strides)?);
+    let (shape, strides) = (PyTuple::new(py, &**layout.shape)?, PyTuple::new(py, &**layout.strides)?);
     tensor.call_method1(intern!(py, "set_"), (storage, offset, shape, strides))
 }
 

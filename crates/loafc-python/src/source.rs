@@ -1,10 +1,11 @@
 //! Where a program's inputs come from in the list of arguments that AOTAutograd passes.
 
 use loafc_ir::size::floor_div;
+use pyo3::Borrowed;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::tensor::data_ptr;
 
@@ -67,46 +68,43 @@ impl Source {
         matches!(self, Source::Tensor { unguarded: true, .. })
     }
 
-    /// The object, its first element (null for a size) and its value (0 for a tensor).
-    pub fn read<'py>(
-        &self,
-        py: Python<'py>,
-        args: &Bound<'py, PyList>,
-    ) -> PyResult<(Bound<'py, PyAny>, *mut u8, i64)> {
+    /// The tensor or integer that the caller passed. Nothing for a derived size.
+    pub fn object<'a, 'py>(
+        &'a self,
+        args: &'a Bound<'py, PyTuple>,
+    ) -> PyResult<Option<Borrowed<'a, 'py, PyAny>>> {
         match self {
-            Source::Size(position) => {
-                let object = argument(args, *position)?;
-                let value = object.extract()?;
-                Ok((object, std::ptr::null_mut(), value))
-            }
+            Source::Size(position) | Source::Tensor { position, .. } => argument(args, *position).map(Some),
+            Source::Constant(tensor) => Ok(Some(tensor.bind_borrowed(args.py()))),
+            Source::Derived { .. } => Ok(None),
+        }
+    }
+
+    /// The first element (null for a size) and the value (0 for a tensor).
+    pub fn read(&self, args: &Bound<'_, PyTuple>) -> PyResult<(*mut u8, i64)> {
+        match self {
+            Source::Size(position) => Ok((std::ptr::null_mut(), argument(args, *position)?.extract()?)),
             Source::Tensor { position, .. } => {
-                let object = argument(args, *position)?;
-                let pointer = data_ptr(&object)?;
-                Ok((object, pointer, 0))
+                let tensor = argument(args, *position)?;
+                Ok((data_ptr(&tensor)?, 0))
             }
-            Source::Constant(tensor) => {
-                let object = tensor.bind(py).clone();
-                let pointer = data_ptr(&object)?;
-                Ok((object, pointer, 0))
-            }
+            Source::Constant(tensor) => Ok((data_ptr(tensor.bind(args.py()))?, 0)),
             Source::Derived { position, property, factor, offset } => {
                 let object = argument(args, *position)?;
+                let method = |name, dim: &usize| object.call_method1(name, (*dim,))?.extract();
                 let number: i64 = match property {
                     Property::Value => object.extract()?,
-                    Property::Size(dim) => object.call_method1(intern!(py, "size"), (*dim,))?.extract()?,
-                    Property::Stride(dim) => {
-                        object.call_method1(intern!(py, "stride"), (*dim,))?.extract()?
-                    }
+                    Property::Size(dim) => method(intern!(args.py(), "size"), dim)?,
+                    Property::Stride(dim) => method(intern!(args.py(), "stride"), dim)?,
                 };
-                let value = floor_div(number.wrapping_sub(*offset), *factor);
-                Ok((value.into_pyobject(py)?.into_any(), std::ptr::null_mut(), value))
+                Ok((std::ptr::null_mut(), floor_div(number.wrapping_sub(*offset), *factor)))
             }
         }
     }
 }
 
-fn argument<'py>(args: &Bound<'py, PyList>, position: usize) -> PyResult<Bound<'py, PyAny>> {
-    args.get_item(position).map_err(|_| {
+fn argument<'a, 'py>(args: &'a Bound<'py, PyTuple>, position: usize) -> PyResult<Borrowed<'a, 'py, PyAny>> {
+    args.get_borrowed_item(position).map_err(|_| {
         PyIndexError::new_err(format!("argument {position} is missing: only {} were passed", args.len()))
     })
 }

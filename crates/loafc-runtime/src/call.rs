@@ -33,13 +33,15 @@ pub(crate) struct CallState {
 unsafe impl Send for CallState {}
 
 impl CallState {
-    /// Lets go of all memory.
-    pub(crate) fn clear(&mut self) {
+    /// Lets go of all memory of a call with this plan. The tables keep their length: all calls have the same buffers.
+    pub(crate) fn clear(&mut self, plan: &CallPlan) {
         self.pointers.clear();
-        self.foreign.clear();
-        self.blocks.clear();
         self.args.clear();
         self.arena = None;
+        for b in &plan.held {
+            self.foreign[*b] = None;
+            self.blocks[*b] = None;
+        }
     }
 }
 
@@ -61,6 +63,9 @@ pub(crate) unsafe fn run(
     team: &dyn Team,
     state: &mut CallState,
 ) -> Result<Vec<OutputValue>, RunError> {
+    let count = plan.memory.places.len();
+    state.foreign.resize_with(count, || None);
+    state.blocks.resize_with(count, || None);
     let scratch = place_buffers(plan, inputs, team, state)?;
     for (step, planned) in program.steps.iter().zip(&plan.steps) {
         match (step, &planned.kind) {
@@ -91,7 +96,12 @@ pub(crate) unsafe fn run(
             state.foreign[*b] = None;
         }
     }
-    plan.outputs.iter().map(|output| output_value(plan, output, state)).collect()
+    // Not collected: without a known length, the list would grow and move several times.
+    let mut outputs = Vec::with_capacity(plan.outputs.len());
+    for output in &plan.outputs {
+        outputs.push(output_value(plan, output, state)?);
+    }
+    Ok(outputs)
 }
 
 /// Gives each buffer its memory, as far as no library brings it.
@@ -109,9 +119,6 @@ fn place_buffers(
         base = block.as_ptr();
         state.arena = Some(block);
     }
-    let count = plan.memory.places.len();
-    state.foreign.resize_with(count, || None);
-    state.blocks.resize_with(count, || None);
     for (b, place) in plan.memory.places.iter().enumerate() {
         let pointer = match place {
             Place::Input(position) => inputs[*position],

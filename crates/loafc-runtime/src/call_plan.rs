@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::error::RunError;
 use crate::executable::{Executable, LinkedBuffer, LinkedKernel, LinkedStep};
 use crate::inputs::{InputKind, InputLayout};
-use crate::plan::{self, Lifetime, MemoryPlan, Owner};
+use crate::plan::{self, Lifetime, MemoryPlan, Owner, Place};
 use crate::pool::ALIGNMENT;
 use crate::value::same_strides;
 
@@ -26,6 +26,8 @@ pub struct CallPlan {
     pub(crate) symbols: SymbolValues,
     pub(crate) inputs: Vec<InputLayout>,
     pub(crate) memory: MemoryPlan,
+    /// Buffers with a block of their own or in a library's memory, which a call holds.
+    pub(crate) held: Vec<usize>,
     /// Bytes of each buffer.
     pub(crate) buffer_bytes: Vec<usize>,
     /// Bytes into the arena's block where shared scratch begins; it lies behind the arena.
@@ -170,6 +172,7 @@ impl CallPlan {
             shared_scratch,
             thread_scratch: shared_scratch + shared.next_multiple_of(ALIGNMENT),
             thread_scratch_bytes: thread.next_multiple_of(ALIGNMENT),
+            held: memory.positions(|p| matches!(p, Place::Block | Place::Library)),
             memory,
             buffer_bytes: lifetimes.iter().map(|l| l.bytes).collect(),
             sizes: numbers,

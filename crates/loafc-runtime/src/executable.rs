@@ -239,7 +239,7 @@ impl Executable {
         let mut state = self.states.try_lock().ok().and_then(|mut s| s.pop()).unwrap_or_default();
         // SAFETY: the caller's promise.
         let result = unsafe { call::run(self, plan, pointers, externs, team, &mut state) };
-        state.clear();
+        state.clear(plan);
         if let Ok(mut states) = self.states.try_lock()
             && states.len() < KEPT_STATES
         {

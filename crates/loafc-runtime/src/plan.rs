@@ -54,6 +54,13 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
 }
 
+impl MemoryPlan {
+    /// The buffers at such places.
+    pub fn positions(&self, wanted: impl Fn(&Place) -> bool) -> Vec<usize> {
+        self.places.iter().enumerate().filter(|(_, p)| wanted(p)).map(|(b, _)| b).collect()
+    }
+}
+
 /// Free ranges of the arena, in order and never adjacent.
 #[derive(Default)]
 struct Arena {

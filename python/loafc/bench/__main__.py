@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ("scheduler", "cpu", "steps")
+BENCHMARKS = ("scheduler", "cpu", "overhead", "steps")
 
 
 def main(args: list[str]) -> int:
