@@ -1,0 +1,69 @@
+"""Runs eager mode in float64, whatever types a program names, as the reference for how exact a result can be.
+
+Every float type that an operator is asked for becomes float64. Random numbers are drawn in the type of the
+original program, so that a seed gives the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_LOW = (torch.float32, torch.bfloat16, torch.float16)
+
+_RANDOM = frozenset(
+    {
+        "bernoulli",
+        "bernoulli_",
+        "exponential_",
+        "native_dropout",
+        "normal_",
+        "rand",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "uniform_",
+    }
+)
+
+
+class HighPrecision(TorchDispatchMode):
+    """Operators compute in float64; ``drawn`` is the float type in which random numbers are drawn."""
+
+    def __init__(self, drawn: torch.dtype) -> None:
+        super().__init__()
+        self.drawn = drawn
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.name.removeprefix("aten::") in _RANDOM:
+            return self._draw(func, args, kwargs)
+        if func is torch.ops.aten.view.dtype:
+            return func(*args, **kwargs)
+        return func(*tree_map(_raised, args), **tree_map(_raised, dict(kwargs)))
+
+    def _draw(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        def lowered(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dtype is torch.float64:
+                return value.to(self.drawn)
+            return self.drawn if value is torch.float64 else value
+
+        args_low = tree_map(lowered, list(args))
+        if "dtype" in kwargs and kwargs["dtype"] is None:
+            kwargs = {**kwargs, "dtype": self.drawn}
+        drawn = func(*args_low, **tree_map(lowered, dict(kwargs)))
+        if func._schema.is_mutable:
+            return args[0].copy_(drawn)
+        return tree_map(lambda t: t.double() if isinstance(t, torch.Tensor) and t.dtype in _LOW else t, drawn)
+
+
+def _raised(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _LOW:
+        return value.double()
+    return torch.float64 if value in _LOW and isinstance(value, torch.dtype) else value
