@@ -20,4 +20,4 @@ class OptionError(LoafcError, ValueError):
 
 
 class LoafcWarning(UserWarning):
-    """A graph fell back to eager mode."""
+    """A graph fell back to eager mode, or the environment holds settings that nothing reads."""

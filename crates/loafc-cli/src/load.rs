@@ -9,6 +9,9 @@ use crate::failure::{Failure, Outcome, fail, told, while_doing};
 
 /// Reads the program of a command, and makes the compiler for it.
 pub fn load(source: &Source) -> Outcome<(Graph, Compiler)> {
+    if let Some(warning) = Options::warning_of_unknown_variables() {
+        eprintln!("warning: {warning}");
+    }
     let mut options = told(Options::from_env())?;
     for setting in &source.options {
         let (name, value) = pair("--option", setting, "NAME=VALUE")?;

@@ -57,6 +57,12 @@ impl Options {
         loafc::Options::known().iter().map(|option| (option.name, option.expected)).collect()
     }
 
+    /// A warning of `LOAFC_...` variables that nothing reads, or None.
+    #[staticmethod]
+    fn warning_of_unknown_variables() -> Option<String> {
+        loafc::Options::warning_of_unknown_variables()
+    }
+
     fn __repr__(&self) -> String {
         let texts: Vec<String> = loafc::Options::known()
             .iter()

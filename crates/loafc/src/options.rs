@@ -195,6 +195,27 @@ static TABLE: [OptionInfo; 14] = [
         .map_or_else(|| "none".to_owned(), |d| d.display().to_string())),
 ];
 
+/// Variables that are no options: what `LOAFC_DEBUG` stands for is up to the front end, the others are the tests'.
+const OTHER_VARIABLES: [&str; 5] =
+    ["LOAFC_DEBUG", "LOAFC_RANDOM_FAILURES", "LOAFC_RANDOM_PROGRAMS", "LOAFC_RANDOM_SEED", "LOAFC_ZOO_SCALE"];
+
+fn variable_of(option: &OptionInfo) -> String {
+    format!("LOAFC_{}", option.name.to_ascii_uppercase())
+}
+
+fn warning_of(names: impl Iterator<Item = String>) -> Option<String> {
+    let is_known = |name: &str| {
+        OTHER_VARIABLES.contains(&name) || TABLE.iter().any(|option| variable_of(option) == name)
+    };
+    let mut unknown: Vec<String> = names.filter(|n| n.starts_with("LOAFC_") && !is_known(n)).collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    unknown.sort_unstable();
+    let known: Vec<String> = TABLE.iter().map(variable_of).chain(["LOAFC_DEBUG".to_owned()]).collect();
+    Some(format!("nothing reads {} of the environment; known are {}", unknown.join(", "), known.join(", ")))
+}
+
 fn known_names() -> String {
     TABLE.iter().map(|o| o.name).collect::<Vec<_>>().join(", ")
 }
@@ -270,7 +291,7 @@ impl Options {
     fn with_variables(self, read: &dyn Fn(&str) -> Option<String>) -> Result<Options, OptionError> {
         let mut options = self;
         for option in &TABLE {
-            let variable = format!("LOAFC_{}", option.name.to_ascii_uppercase());
+            let variable = variable_of(option);
             if let Some(text) = read(&variable) {
                 options
                     .set(option.name, &text)
@@ -278,6 +299,11 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// What to tell a user whose environment sets `LOAFC_...` variables that nothing reads; None if there are none.
+    pub fn warning_of_unknown_variables() -> Option<String> {
+        warning_of(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
     }
 
     /// The scheduler's part.
@@ -353,6 +379,15 @@ mod tests {
             assert_eq!(options.set(name, value).unwrap_err().to_string(), expected);
             assert_eq!(options, Options::default());
         }
+    }
+
+    #[test]
+    fn variables_that_nothing_reads_are_told_with_those_that_are_known() {
+        let warning = |names: &[&str]| warning_of(names.iter().map(|n| (*n).to_owned()));
+        assert_eq!(warning(&["PATH", "LOAFC_DEBUG", "LOAFC_THREADS", "loafc_x"]), None);
+        let message = warning(&["LOAFC_ZZZ", "LOAFC_THREAD"]).unwrap();
+        assert!(message.starts_with("nothing reads LOAFC_THREAD, LOAFC_ZZZ of the environment"), "{message}");
+        assert!(message.contains("LOAFC_THREADS") && message.ends_with("LOAFC_DEBUG"), "{message}");
     }
 
     #[test]
