@@ -7,16 +7,32 @@ from typing import Any
 
 import sympy
 import torch
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import with_effects as with_effects  # a call whose order matters
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Node
+from torch.utils._pytree import tree_map
 
 
 def symbol_hint(shape_env: Any, symbol: sympy.Symbol) -> int | None:
     """The value that a size symbol had when it was traced, or None for one that depends on data."""
-    for name in ("backed_var_to_val", "var_to_val"):
-        values = getattr(shape_env, name, None)
-        if values is not None and symbol in values:
-            return int(values[symbol])
-    return None
+    value = _traced_value(shape_env, symbol)
+    return int(value) if isinstance(value, (int, sympy.Integer)) else None
+
+
+def is_ragged_size(val: torch.SymInt) -> bool:
+    """Whether this is the ragged size of a nested tensor: an object that is only equal to itself, and no number."""
+    value = _traced_value(val.node.shape_env, val.node.expr)
+    return value is not None and not isinstance(value, (int, sympy.Integer))
+
+
+def _traced_value(shape_env: Any, symbol: sympy.Expr) -> Any:
+    # The second name is the older one; where both are, it warns.
+    values = getattr(shape_env, "backed_var_to_val", None)
+    if values is None:
+        values = getattr(shape_env, "var_to_val", {})
+    return values.get(symbol)
 
 
 def guarded_to_be(shape_env: Any, expr: sympy.Expr, value: int) -> bool:
@@ -60,6 +76,25 @@ def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
 
     with config.patch(fallback_random=True):
         return select_decomp_table()
+
+
+def rng_call_result(node: Node) -> Any:
+    """What a random operator that is recomputed in the backward graph returns, as fake tensors; None for other calls.
+
+    The partitioner puts such calls into graphs after tracing, and notes no result.
+    """
+    if node.target is run_with_rng_state:
+        _, target, *args = node.args
+    elif node.target is run_and_save_rng_state:
+        target, *args = node.args
+    else:
+        return None
+    values, keywords = tree_map(lambda a: a.meta["val"] if isinstance(a, Node) else a, (args, dict(node.kwargs)))
+    # In a fake mode, for real tensors would be drawn otherwise.
+    known = [n.meta["val"] for n in node.graph.nodes if n.op == "placeholder" and "val" in n.meta]
+    with detect_fake_mode(known) or FakeTensorMode():
+        result = target(*values, **keywords)
+    return (torch.get_rng_state(), result) if node.target is run_and_save_rng_state else result
 
 
 def returns_alias(target: Any) -> bool:

@@ -11,14 +11,14 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from torch.fx import GraphModule
 
 from . import _loafc, debug, metrics
 from ._torch_compat import aot_backend, min_cut_partition, no_fake_mode
-from .convert import Converted, Literal, convert
+from .convert import Converted, Literal, Output, Passed, convert, located
 from .decompositions import decompositions
 from .errors import CompileError, ConvertError, LoafcWarning, OptionError
 from .externs import Operators
@@ -93,12 +93,20 @@ def aot_settings(compile_kind: Callable[[GraphModule, Sequence[Any], str], Calla
 
 def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:
     """Defaults, then ``LOAFC_...`` of the environment, then these."""
+    _warn_of_unknown_variables()
     texts = debug.options_from_environment()
     for name, value in (options or {}).items():
         if not isinstance(name, str):
             raise OptionError(f"the name of an option is a string, not {name!r}")
         texts[name] = _option_text(name, value)
     return _loafc.Options(texts)
+
+
+@cache
+def _warn_of_unknown_variables() -> None:
+    warning = _loafc.Options.warning_of_unknown_variables()
+    if warning is not None:
+        warnings.warn(warning, LoafcWarning, stacklevel=2)
 
 
 def _option_text(name: str, value: Any) -> str:
@@ -147,13 +155,16 @@ def _compile(
         # Before compiling, so that it is there when compiling fails.
         debug.write(options.debug_dir, f"{name}.loaf", converted.text)
 
-    program = _loafc.compile(
-        converted.text,
-        f"{name}.loaf",
-        options,
-        _input_sources(converted),
-        Operators(converted.operators),
-    )
+    try:
+        program = _loafc.compile(
+            converted.text,
+            f"{name}.loaf",
+            options,
+            _input_sources(converted),
+            Operators(converted.operators),
+        )
+    except CompileError as error:
+        raise CompileError(located(str(error), f"{name}.loaf", converted.text)) from error
     seconds = dict(program.compile_seconds)
     seconds["convert"] = seconds.get("convert", 0.0) + convert_seconds
     report = program.report
@@ -187,11 +198,18 @@ def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]
         def run(args: list[Any]) -> Sequence[Any]:
             for k in lazy:
                 args[k] = args[k].resolve_conj().resolve_neg()
+            passed = {o.position: args[o.position] for o in outputs if isinstance(o, Passed)}
             results = program(args)
-            return [o.value if isinstance(o, Literal) else results[o] for o in outputs]
+            return [_output(o, results, passed) for o in outputs]
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _output(output: Output, results: Sequence[Any], passed: Mapping[int, Any]) -> Any:
+    if isinstance(output, Literal):
+        return output.value
+    return passed[output.position] if isinstance(output, Passed) else results[output]
 
 
 def _placed(

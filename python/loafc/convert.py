@@ -8,6 +8,7 @@ sizes, and is kept beside the text.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import re
@@ -18,9 +19,10 @@ from typing import Any
 import sympy
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from . import python_operators
-from ._torch_compat import guarded_to_be, returns_alias, symbol_hint, with_effects
+from ._torch_compat import guarded_to_be, is_ragged_size, returns_alias, rng_call_result, symbol_hint, with_effects
 from .errors import ConvertError
 from .literals import (
     DTYPE_NAMES,
@@ -34,7 +36,7 @@ from .literals import (
 )
 from .python_operators import Computed, Leaf, SymbolicValue, rebuild_sequence
 from .sizes import size_text
-from .symbols import DerivedSize, find_sources
+from .symbols import DerivedSize, SymbolSources, UnknownSize, find_sources
 
 # Assertions about sizes. What they assert about sizes of inputs is guarded by Dynamo before the call; sizes that
 # depend on data are refused below.
@@ -62,7 +64,10 @@ _STORAGE_OPERATORS = frozenset(
     }
 )
 
+_WAIT = "_c10d_functional.wait_tensor.default"
+
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
+_LOCATION = re.compile(r' loc\(("(?:[^"\\]|\\.)*"):(\d+)\)$')
 _FRAME = re.compile(r'File "([^"\n]*)", line (\d+)')
 
 
@@ -81,9 +86,8 @@ class Converted:
     constants: list[torch.Tensor]
     # Operators by their name in the text: overloads, and the numbered Python operators.
     operators: dict[str, Callable[..., Any]]
-    # For each value that the graph returns, the program's output of this position, or `Literal`. A value that is
-    # returned twice is one output.
-    outputs: list[int | Literal]
+    # For each value that the graph returns. A value that is returned twice is one output of the program.
+    outputs: list[Output]
     # Positions of arguments with a lazy conjugation or negation, which must be made real first.
     lazy_positions: list[int] = field(default_factory=list)
     # Positions of gradients of outputs: what autograd passes there is under no guard.
@@ -102,6 +106,17 @@ class Literal:
     """An output that is a plain Python value."""
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An output that is the argument of this position, which the program can't hold."""
+
+    position: int
+
+
+# Where a value that the graph returns comes from: the program's output of this position, or elsewhere.
+Output = int | Literal | Passed
 
 
 class _PythonObject:
@@ -162,29 +177,33 @@ class _Converter:
         graph = self.gm.graph
         nodes = list(graph.nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
-        for node in placeholders:
-            self._placeholder(node)
+        for position, node in enumerate(placeholders):
+            self._placeholder(node, position)
         returned: Any = ()
-        for node in nodes:
-            if node.op == "call_function":
-                self._call(node)
-            elif node.op == "get_attr":
-                self._attribute(node)
-            elif node.op == "output":
-                returned = node.args[0]
-            elif node.op != "placeholder":
-                raise ConvertError(f"`{node.name}` is a {node.op} node; only calls of functions can be compiled")
+        node = None
+        try:
+            for node in nodes:
+                if node.op == "call_function":
+                    self._call(node)
+                elif node.op == "get_attr":
+                    self._attribute(node)
+                elif node.op == "output":
+                    returned = node.args[0]
+                elif node.op != "placeholder":
+                    raise ConvertError(f"`{node.name}` is a {node.op} node; only calls of functions can be compiled")
+        except Exception as error:
+            raise _error_at(node, error) from error
         outputs, output_texts = self._outputs(returned)
         return self._finish(placeholders, outputs, output_texts)
 
     # -- inputs ----------------------------------------------------------------------------------------------
 
-    def _placeholder(self, node: Node) -> None:
+    def _placeholder(self, node: Node, position: int) -> None:
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor):
             self.names[node] = f"%{node.name}"
         elif isinstance(val, torch.SymInt):
-            self.names[node] = self._size(val)
+            self.names[node] = Passed(position) if is_ragged_size(val) else self._size(val)
         elif isinstance(val, bool) or val is None:
             self.names[node] = _PythonObject(val)
         elif isinstance(val, int):
@@ -227,8 +246,13 @@ class _Converter:
         if target is with_effects:
             self._effect(node, val)
             return
+        if val is None:
+            val = rng_call_result(node)
         op = self._target_name(target)
         if op in _SIZE_ASSERTIONS:
+            return
+        if op == _WAIT and self._is_waited_for(node.args[0]):
+            self.names[node] = self.names[node.args[0]]
             return
         if op in _STORAGE_OPERATORS:
             raise ConvertError(f"`{node.name}`: {op} replaces a tensor's storage")
@@ -237,6 +261,15 @@ class _Converter:
             return
         args = self._own_memory_args(node) if op in _AS_STRIDED else node.args
         self._emit(node, self._results(node, val), target, args)
+
+    def _is_waited_for(self, tensor: Node) -> bool:
+        """Whether a collective's result is there already: calls of collectives end when they are done.
+
+        Only what was begun outside of this graph must be waited for, by the very tensor that was passed.
+        """
+        if tensor.op != "placeholder" and _root(tensor).op == "placeholder":
+            raise ConvertError(f"`{tensor.name}` is a view of an argument: only a whole one can be waited for")
+        return tensor.op != "placeholder"
 
     def _own_memory_args(self, node: Node) -> tuple[Any, ...]:
         """The arguments of an ``as_strided`` with the offset counted from where the program's memory starts.
@@ -273,7 +306,8 @@ class _Converter:
     def _emit(self, node: Node, results: str, target: Any, args: Sequence[Any]) -> None:
         op = self._target_name(target)
         try:
-            if not isinstance(target, torch._ops.OpOverload):
+            # Only results of Python operators may be their arguments, or lists of lists.
+            if not isinstance(target, torch._ops.OpOverload) or op == _WAIT or _has_lists(node.meta.get("val")):
                 raise Unsayable
             arguments = self._arguments(args, node.kwargs)
             self.operators.setdefault(op, target)
@@ -285,8 +319,7 @@ class _Converter:
     def _target_name(self, target: Any) -> str:
         name = self.target_names.get(target)
         if name is None:
-            name = str(target) if isinstance(target, torch._ops.OpOverload) else _plain_name(target)
-            self.target_names[target] = name
+            name = self.target_names[target] = _plain_name(target)
         return name
 
     def _literal(self, value: Any) -> Any:
@@ -306,16 +339,19 @@ class _Converter:
         return self._list_results(node, val)
 
     def _list_results(self, node: Node, val: Sequence[Any]) -> str:
-        wanted: dict[int, str] = {}
-        for user in node.users:
-            if user.target is operator.getitem and isinstance(user.args[1], int):
-                wanted.setdefault(user.args[1] % len(val), user.name)
-            else:
-                for k in range(len(val)):
-                    wanted.setdefault(k, f"{node.name}__{k}")
-        texts, names = [], []
+        texts: list[str] = []
+        self.names[node] = self._item_names(node, val, _wanted_items(node, len(val)), texts)
+        return ", ".join(texts)
+
+    def _item_names(self, node: Node, val: Sequence[Any], wanted: dict[int, str], texts: list[str]) -> list[Any]:
+        """Names of a list's items, a list for each list in it; the texts of all results in order go to ``texts``."""
+        names: list[Any] = []
         for k, item in enumerate(val):
-            if item is None or k not in wanted:
+            if isinstance(item, (list, tuple)):
+                prefix = wanted.get(k, f"{node.name}__{k}")
+                inner = {j: f"{prefix}__{j}" for j in range(len(item))}
+                names.append(self._item_names(node, item, inner, texts))
+            elif item is None or k not in wanted:
                 texts.append("_")
                 names.append(_PythonObject(None))
             elif isinstance(item, torch.Tensor):
@@ -332,8 +368,7 @@ class _Converter:
                 raise ConvertError(
                     f"`{node.name}`: result {k} of type {type(item).__name__} is neither tensor nor size"
                 )
-        self.names[node] = names
-        return ", ".join(texts)
+        return names
 
     def _getitem(self, node: Node) -> None:
         source, index = node.args
@@ -413,6 +448,8 @@ class _Converter:
                 return name.value
             if isinstance(name, list):
                 return [from_name(n, source) for n in name]
+            if isinstance(name, Passed):
+                raise ConvertError(f"`{node.name}` takes `{source}`, the ragged size of a nested tensor")
             if isinstance(name, SymbolicValue):
                 free = sorted(getattr(name.expr, "free_symbols", ()), key=str)
                 return Computed(name, {s: leaf(self._expr_text(s)) for s in free})
@@ -428,9 +465,9 @@ class _Converter:
 
     # -- outputs ---------------------------------------------------------------------------------------------
 
-    def _outputs(self, returned: Any) -> tuple[list[int | Literal], list[str]]:
+    def _outputs(self, returned: Any) -> tuple[list[Output], list[str]]:
         values = returned if isinstance(returned, (list, tuple)) else (returned,)
-        outputs: list[int | Literal] = []
+        outputs: list[Output] = []
         texts: list[str] = []
         # A tensor that is returned twice is one object: autograd counts writes to it by the object.
         positions: dict[str, int] = {}
@@ -453,6 +490,8 @@ class _Converter:
                 outputs.append(Literal(name.cast(name.expr)))
             elif isinstance(name, (bool, int, float)):
                 outputs.append(Literal(name))
+            elif isinstance(name, Passed):
+                outputs.append(name)
             else:
                 raise ConvertError(f"the graph returns `{value}`, which is neither tensor nor size")
         return outputs, texts
@@ -515,7 +554,7 @@ class _Converter:
 
     # -- the whole -------------------------------------------------------------------------------------------
 
-    def _finish(self, placeholders: list[Node], outputs: list[int | Literal], output_texts: list[str]) -> Converted:
+    def _finish(self, placeholders: list[Node], outputs: list[Output], output_texts: list[str]) -> Converted:
         tensor_inputs: list[str] = []
         tensor_positions: list[int] = []
         lazy: list[int] = []
@@ -530,7 +569,7 @@ class _Converter:
                 tensor_inputs.append(f"%{node.name}: {self._type(val, node)}")
                 tensor_positions.append(k)
 
-        sources = find_sources(self.symbols, placeholders, tensor_positions)
+        sources = self._sources(placeholders, tensor_positions)
         declared = [
             f"size {s} = {hint}" for s in self.symbols if s not in sources.names and (hint := self._hint(s)) is not None
         ]
@@ -563,8 +602,32 @@ class _Converter:
             },
         )
 
+    def _sources(self, placeholders: list[Node], tensor_positions: list[int]) -> SymbolSources:
+        try:
+            return find_sources(self.symbols, placeholders, tensor_positions)
+        except UnknownSize as error:
+            made = (n for n in self.gm.graph.nodes if error.symbol in _free_symbols(n.meta.get("val")))
+            raise _error_at(next(made, None), error) from error
+
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         return symbol_hint(self.shape_env, symbol)
+
+
+def _has_lists(val: Any) -> bool:
+    """Whether a result is a list with lists in it, which only a Python operator flattens."""
+    return isinstance(val, (list, tuple)) and any(isinstance(item, (list, tuple)) for item in val)
+
+
+def _wanted_items(node: Node, count: int) -> dict[int, str]:
+    """The items of a list that are used, with the name of the first node that takes each."""
+    wanted: dict[int, str] = {}
+    for user in node.users:
+        if user.target is operator.getitem and isinstance(user.args[1], int):
+            wanted.setdefault(user.args[1] % count, user.name)
+        else:
+            for k in range(count):
+                wanted.setdefault(k, f"{node.name}__{k}")
+    return wanted
 
 
 def _as_strided_in_root(node: Node) -> tuple[Node, tuple[Any, ...]]:
@@ -657,13 +720,48 @@ def _is_integer(text: str) -> bool:
 
 
 def _plain_name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
     name = getattr(target, "_name", None) or getattr(target, "__name__", type(target).__name__)
     return str(name).replace("::", ".")
 
 
 def _innermost_user_frame(trace: str) -> str:
-    frames = _FRAME.findall(trace)
+    frame = _user_frame(trace)
+    return "" if frame is None else f" loc({string_text(frame[0])}:{frame[1]})"
+
+
+def _user_frame(trace: str | None) -> tuple[str, str] | None:
+    """File and line of the innermost call outside of PyTorch, or of the innermost one."""
+    frames = _FRAME.findall(trace or "")
     if not frames:
-        return ""
-    user = next((f for f in reversed(frames) if not f[0].startswith(_TORCH_FOLDER)), frames[-1])
-    return f" loc({string_text(user[0])}:{user[1]})"
+        return None
+    return next((f for f in reversed(frames) if not f[0].startswith(_TORCH_FOLDER)), frames[-1])
+
+
+def _error_at(node: Node | None, error: Exception) -> ConvertError:
+    """The error with the operator and the user's source line."""
+    if node is None:
+        return ConvertError(str(error))
+    frame = _user_frame(node.meta.get("stack_trace"))
+    where = f"{frame[0]}:{frame[1]}: " if frame else ""
+    operator_name = f"{_plain_name(node.target)}: " if node.op == "call_function" else ""
+    text = str(error)
+    if not isinstance(error, ConvertError):
+        text = f"`{node.name}` can't be converted: {type(error).__name__}: {error}"
+    return ConvertError(f"{where}{operator_name}{text}")
+
+
+def located(message: str, file_name: str, text: str) -> str:
+    """The message about a line of a program's text, with the user's source line that this one stands for."""
+    position = re.match(re.escape(file_name) + r":(\d+)", message)
+    lines = text.splitlines()
+    line = int(position[1]) if position else 0
+    found = _LOCATION.search(lines[line - 1]) if 0 < line <= len(lines) else None
+    return message if found is None else f"{json.loads(found[1])}:{found[2]}: {message}"
+
+
+def _free_symbols(val: Any) -> set[sympy.Symbol]:
+    sizes = [s for t in tree_leaves(val) if isinstance(t, torch.Tensor) for s in t.shape]
+    sizes += [s for s in tree_leaves(val) if isinstance(s, torch.SymInt)]
+    return {symbol for s in sizes if isinstance(s, torch.SymInt) for symbol in s.node.expr.free_symbols}

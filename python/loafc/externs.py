@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from ._torch_compat import returns_alias, schema_argument_names
 from .errors import CompileError
@@ -59,6 +60,8 @@ class CallSite:
         self.into_output = into is not None
         # An overload's own call is a Python function around this builtin one.
         self.function = into or getattr(target, "_op", target)
+        if name.startswith("_c10d_functional"):
+            self.function = _waited(self.function)
         self.may_alias = not isinstance(target, torch._ops.OpOverload) or returns_alias(target)
         self.names = schema_argument_names(target)
 
@@ -71,6 +74,16 @@ class CallSite:
         name = self.names[key] if isinstance(key, int) and key < len(self.names) else key
         objects = _NAMED_OBJECTS.get(name) if isinstance(name, str) else None
         return text if objects is None else objects.get(text, text)
+
+
+def _waited(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """The collective, done when it returns. What it is known by while it runs is its result's storage, and a program
+    hands on memory, not storages."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return tree_map(torch.ops._c10d_functional.wait_tensor.default, collective(*args, **kwargs))
+
+    return call
 
 
 def find_operator(name: str) -> Callable[..., Any]:

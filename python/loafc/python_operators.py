@@ -67,7 +67,7 @@ def _flatten(result: Any) -> list[Any]:
         return []
     if not isinstance(result, (list, tuple)):
         return [result]
-    return list(result)
+    return [leaf for item in result for leaf in (_flatten(item) if isinstance(item, (list, tuple)) else [item])]
 
 
 def operator(target: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., list[Any]]:

@@ -14,6 +14,14 @@ from .errors import ConvertError
 from .sizes import linear_in
 
 
+class UnknownSize(ConvertError):
+    """A size symbol that no argument gives."""
+
+    def __init__(self, symbol: sympy.Symbol) -> None:
+        super().__init__(f"no argument gives the value of size `{symbol}`: it depends on data")
+        self.symbol = symbol
+
+
 @dataclass(frozen=True)
 class DerivedSize:
     """A size symbol that no argument gives alone: ``(property of an argument - offset) // factor``."""
@@ -41,7 +49,7 @@ def find_sources(
     """Finds a source for each symbol; the tensors at ``tensor_positions`` are passed to the program and give the
     symbols that are an extent of theirs.
 
-    Raises ConvertError for a symbol that no argument gives, such as one that depends on data.
+    Raises UnknownSize for a symbol that no argument gives, such as one that depends on data.
     """
     wanted = dict.fromkeys(symbols)
     names: list[sympy.Symbol] = []
@@ -62,7 +70,7 @@ def find_sources(
         for symbol in wanted:
             found = next((d for s in sources if (d := _derive(s, symbol))), None)
             if found is None:
-                raise ConvertError(f"no argument gives the value of size `{symbol}`: it depends on data")
+                raise UnknownSize(symbol)
             derived.append(found)
             names.append(symbol)
     return SymbolSources(names, positions, derived)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import loafc
 import loafc.metrics
@@ -14,6 +16,7 @@ import pytest
 import torch
 from loafc.backend import loafc as loafc_backend
 from loafc.backend import parse_options
+from loafc.convert import located
 from support import compare, compiled
 
 
@@ -74,6 +77,24 @@ def test_options_come_from_the_environment_too():
     assert done.returncode != 0 and "max_fusion_size" in done.stderr.lower()
 
 
+def test_variables_of_the_environment_that_nothing_reads_are_told_once():
+    code = """
+import torch, loafc
+f = torch.compile(lambda x: x + 1, backend="loafc")
+for n in (2, 3, 4):
+    f(torch.ones(n, n))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LOAFC_MAX_FUSON_SIZE": "3", "LOAFC_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing reads LOAFC_MAX_FUSON_SIZE of the environment") == 1
+    assert "LOAFC_MAX_FUSION_SIZE" in done.stderr
+
+
 def unsupported(x):
     """An element type that tensor programs don't have."""
     return x.to(torch.float8_e4m3fnuz).float() + 1
@@ -85,6 +106,50 @@ def test_fallback_warns_once_and_gives_eagers_values():
         got = torch.compile(unsupported, backend="loafc")(x)
     compare(got, unsupported(x))
     assert loafc.metrics.fallbacks == 1
+
+
+def test_a_failure_names_the_operator_and_the_line_of_the_user():
+    x = torch.randn(4, 4)
+    f = torch.compile(unsupported, backend="loafc")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        f(x)
+        f(x + 1)
+    (message,) = [str(w.message) for w in caught if issubclass(w.category, loafc.LoafcWarning)]
+    line = inspect.getsourcelines(unsupported)[1] + 2
+    assert f"test_backend.py:{line}: prims.convert_element_type.default: " in message
+    assert "float8_e4m3fnuz" in message
+
+
+def test_an_error_about_the_text_names_the_line_of_the_user():
+    text = 'graph @g() {\n  %x: f32[] = aten.nothing() loc("a \\"b\\".py":12)\n  return\n}'
+    assert located("g.loaf:2:5: it is wrong", "g.loaf", text) == 'a "b".py:12: g.loaf:2:5: it is wrong'
+    assert located("g.loaf:3:5: it is wrong", "g.loaf", text) == "g.loaf:3:5: it is wrong"
+    assert located("something else", "g.loaf", text) == "something else"
+
+
+def _command_line_tool():
+    root = Path(__file__).parents[2]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+    return next((t for kind in ("release", "debug") if (t := target / kind / "loafc").exists()), None)
+
+
+def test_the_debug_folder_can_be_replayed_without_the_model(tmp_path):
+    tool = _command_line_tool()
+    if tool is None:
+        pytest.skip("the command-line tool isn't built; cargo build -p loafc-cli")
+    code = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
+torch.compile(net, backend="loafc")(torch.randn(4, 8)).sum().backward()
+"""
+    environment = {**os.environ, "LOAFC_DEBUG": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, check=True, capture_output=True)
+    texts = sorted(tmp_path.glob("loafc_debug/process_*/*.loaf"))
+    assert [t.name for t in texts] == ["graph_0_forward.loaf", "graph_1_backward.loaf"]
+    for text in texts:
+        done = subprocess.run([tool, "run", text], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_without_fallback_the_error_comes_out():
