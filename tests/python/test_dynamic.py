@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+import torch.nn.functional as F
 from support import compare, compiled
 
 FUNCTIONS = {
@@ -68,3 +71,59 @@ def test_a_strided_argument_of_unknown_row_length():
     for columns in (8, 12, 30):
         x = torch.randn(5, columns)[:, ::2]
         compare(f(x), fn(x), rtol=1e-4, atol=1e-5)
+
+
+class Block(torch.nn.Module):
+    """A language model of one layer, whose mask and positions follow from the length."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.positions = torch.nn.Embedding(50, 16), torch.nn.Embedding(64, 16)
+        self.norm, self.mixed = torch.nn.LayerNorm(16), torch.nn.Linear(16, 48)
+        self.up, self.down = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+
+    def forward(self, ids):
+        batch, length = ids.shape
+        x = self.tokens(ids) + self.positions(torch.arange(length))
+        heads = self.mixed(self.norm(x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(length, length).tril().bool()
+        scores = (heads[0] @ heads[1].mT / 8**0.5).masked_fill(~mask, -torch.inf)
+        x = x + (scores.softmax(-1) @ heads[2]).transpose(1, 2).reshape(batch, length, 16)
+        x = x + self.down(F.gelu(self.up(self.norm(x))))
+        return (x @ self.tokens.weight.t()).logsumexp(-1).mean()
+
+
+SHAPES = [(2, 8), (3, 8), (3, 12), (4, 17), (5, 9), (7, 33), (2, 64), (9, 5), (6, 6), (16, 40)]
+
+
+def _graphs_for_all_shapes(block, way, backend, train):
+    """How many graphs are compiled for the shapes, and the results."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    options = {"options": {"fallback": False}} if backend == "loafc" else {}
+    f = torch.compile(block, backend=backend, dynamic=True if way == "dynamic" else None, **options)
+    results = []
+    for shape in SHAPES:
+        ids = torch.randint(0, 50, shape, generator=torch.Generator().manual_seed(sum(shape)))
+        if way == "marked":
+            torch._dynamo.mark_dynamic(ids, 0)
+            torch._dynamo.mark_dynamic(ids, 1)
+        with torch.set_grad_enabled(train):
+            loss = f(ids)
+        if train:
+            loss.backward()
+            results.append(block.mixed.weight.grad.clone())
+            block.zero_grad()
+        results.append(loss.detach())
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"], results
+
+
+@pytest.mark.parametrize("train", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("way", ["dynamic", "marked", "automatic"])
+def test_no_more_graphs_than_tracing_needs_for_ten_batches_and_lengths(way, train):
+    block = Block()
+    # This backend compiles nothing and adds no guard, so it counts what no compiler can do without.
+    least, want = _graphs_for_all_shapes(copy.deepcopy(block), way, "aot_eager_decomp_partition", train)
+    count, got = _graphs_for_all_shapes(copy.deepcopy(block), way, "loafc", train)
+    assert count == least <= (3 if way == "automatic" else 1)
+    compare(got, want, rtol=1e-3, atol=1e-5)
