@@ -16,7 +16,7 @@ TIMES = 2.0
 # A reference that eager mode itself misses by more than this, relative to the scale, tells nothing: a model that
 # branches on its values took another branch. What is only this large beside the other tensors isn't a result that was
 # missed, though: it is the rounding of what would be zero.
-_USELESS_FROM = 0.25
+_USELESS_FROM = 1.0
 _ROUNDING = 1e-3
 
 

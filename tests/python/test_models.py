@@ -1,0 +1,113 @@
+"""The check of models: a few small ones of its own pass, and what is wrong is told for what it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from loafc.check import model_run
+from loafc.check.model_run import Case, examine, run
+from loafc.check.model_values import Values, differences
+from loafc.check.models import Row
+
+ZOO = Path(__file__).with_name("small_zoo.py")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", model_run.load_zoo(ZOO))
+def test_small_models_give_eagers_values(name, dtype):
+    _, builder = model_run.load_zoo(ZOO)[name]
+    for kind in model_run.KINDS:
+        torch._dynamo.reset()
+        found = examine(Case(builder, kind, model_run.DTYPES[dtype]), "loafc")
+        assert found["status"] in ("same", "not there"), found["detail"]
+        assert found["status"] == "not there" or (found["fallbacks"] == 0 and found["compared"] > 0)
+
+
+def test_the_command_runs_models_in_processes_of_their_own(tmp_path):
+    result = tmp_path / "found.json"
+    command = [sys.executable, "-m", "loafc.check", "models", "--zoo", str(ZOO), "--only", "optimizer"]
+    done = subprocess.run([*command, "--json", str(result)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(result.read_text())
+    assert [(r["kind"], r["status"]) for r in rows] == [("inference", "same"), ("training", "not there")]
+
+
+def test_a_fallback_is_not_the_same():
+    def unsupported(x):
+        return x.to(torch.float8_e4m3fnuz).float()
+
+    case = Case(lambda: {"eval": (unsupported, (torch.randn(4),), {}), "train": None}, "inference", torch.float32)
+    found = examine(case, "loafc")
+    assert found["status"] == "fallback" and "float8_e4m3fnuz" in found["detail"]
+
+
+def test_what_eager_mode_and_the_compiler_can_not_do_is_told_apart():
+    def fails(x):
+        raise ValueError("no")
+
+    def build():
+        return {"eval": (fails, (torch.randn(4),), {}), "train": None}
+
+    assert examine(Case(build, "inference", torch.float32), "loafc")["status"] == "eager fails"
+    assert examine(Case(build, "training", torch.float32), "loafc")["status"] == "not there"
+
+
+def test_a_run_in_float64_draws_the_numbers_of_the_original_types():
+    _, builder = model_run.load_zoo(ZOO)["dropout"]
+    case = Case(builder, "training", torch.float32)
+    want, exact = run(case, None), run(case, None, high_precision=True)
+    for name, tensor in want.gradients.items():
+        assert exact.gradients[name].dtype is torch.float64
+        torch.testing.assert_close(tensor.double(), exact.gradients[name], rtol=1e-4, atol=1e-6)
+
+
+def _values(*numbers, dtype=torch.float32):
+    return Values({"y": torch.tensor(numbers, dtype=torch.float64).to(dtype)})
+
+
+@pytest.mark.parametrize(
+    ("got", "reference", "fine"),
+    [
+        ((1.0, 100.0), None, True),
+        ((1.005, 100.0), None, True),
+        ((1.1, 100.0), None, False),
+        ((float("nan"), 100.0), None, False),
+        ((float("inf"), 100.0), None, False),
+        # Eager mode is as far from what is exact.
+        ((1.1, 100.0), (1.05, 100.0), True),
+        ((1.1, 100.0), (1.02, 100.0), False),
+        # Eager mode took another branch than the reference.
+        ((1.1, 100.0), (1.0, -150.0), False),
+    ],
+)
+def test_errors_are_held_against_the_scale_and_the_reference(got, reference, fine):
+    exact = None if reference is None else _values(*reference, dtype=torch.float64)
+    (found,) = differences(_values(*got), _values(1.0, 100.0), exact)
+    assert found.fine is fine
+
+
+def test_other_shapes_types_and_integers_differ():
+    want = Values({"y": torch.zeros(3)})
+    for got in (torch.zeros(4), torch.zeros(3, dtype=torch.float64)):
+        assert not all(d.fine for d in differences(Values({"y": got}), want))
+    assert not all(d.fine for d in differences(Values(), want))
+    assert not all(d.fine for d in differences(Values({"i": torch.tensor([1])}), Values({"i": torch.tensor([2])})))
+
+
+@pytest.mark.parametrize(
+    ("status", "severity", "other", "shared"),
+    [
+        ("different", 10.0, {"status": "different", "severity": 9.0, "detail": ""}, True),
+        ("different", 10.0, {"status": "different", "severity": 1.5, "detail": ""}, False),
+        ("different", 10.0, {"status": "same", "severity": 0.5, "detail": ""}, False),
+        ("fallback", 0.0, {"status": "same", "severity": 0.0, "detail": ""}, False),
+    ],
+)
+def test_only_a_difference_that_aot_eager_shares_is_not_the_compilers(status, severity, other, shared):
+    row = Row("m", "s", "inference", {"status": status, "severity": severity, "detail": ""}, other)
+    assert row.status == ("as aot_eager" if shared else status)
