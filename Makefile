@@ -1,6 +1,6 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python bench-scheduler check-census lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler check-census check-models bench-overhead lint fmt
 
 PY := .venv/bin/python
 
@@ -39,6 +39,12 @@ bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (te
 
 bench-cpu: ## Run kernels of loafc and TorchInductor on memory-bound programs (minutes; JSON=file, PLOT=file)
 	$(PY) -m loafc.bench cpu $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
+
+check-models: ## Compare all models of a zoo with eager mode (hours; ZOO=file, needs the models' packages)
+	$(PY) -m loafc.check models $(if $(ZOO),--zoo $(ZOO)) $(if $(JSON),--json $(JSON))
+
+bench-overhead: ## Measure what a call of a compiled program costs beside TorchInductor's
+	$(PY) -m loafc.bench overhead $(if $(JSON),--json $(JSON))
 
 lint: ## Check format and lints
 	cargo fmt --all --check
