@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::access::{Access, AccessKind};
 use crate::alignment::Alignment;
 use crate::cluster::{Cluster, Member, Respace};
-use crate::legality::{Placed, conflict, place, shared_buffers, within};
+use crate::legality::{Placed, conflict, place, same_outer, shared_buffers, within};
 use crate::log::Reason;
 use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
 
@@ -359,10 +359,7 @@ fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) 
             }),
         }
     }
-    let capacity = facts.capacity(buffer);
-    let sum = |filter: &dyn Fn(&Class) -> bool| {
-        classes.iter().filter(|c| filter(c)).map(|c| c.access.bytes).sum::<i64>().min(capacity)
-    };
+    let sum = |filter: &dyn Fn(&Class) -> bool| bytes_of_classes(facts, buffer, &classes, filter);
     let local = facts.is_internal(buffer, steps) && !partial && classes.len() == 1 && classes[0].made;
     let written = if local { 0 } else { sum(&|c| c.written) };
     sum(&|c| !c.made) + written
@@ -376,6 +373,30 @@ fn repeats_a_read(cluster: &Cluster, before: &[(u16, u16)], member: &Member, acc
             let (earlier, other) = cluster.access(*at);
             other.kind == AccessKind::Read && other.place == access.place && earlier.inner == member.inner
         })
+}
+
+/// Bytes of some classes. Those that the outer digits move alike overlap within the cache, and move no more together
+/// than the buffer holds; others pass through it on their own.
+fn bytes_of_classes(
+    facts: &Facts,
+    buffer: BufferId,
+    classes: &[Class],
+    filter: &dyn Fn(&Class) -> bool,
+) -> i64 {
+    let capacity = facts.capacity(buffer);
+    let mut groups: SmallVec<[(&Class, i64); 4]> = SmallVec::new();
+    for class in classes.iter().filter(|c| filter(c)) {
+        let bytes = class.access.bytes;
+        match groups.iter_mut().find(|(first, _)| moves_alike(&first.placed, &class.placed)) {
+            Some((_, sum)) => *sum = sum.saturating_add(bytes).min(capacity),
+            None => groups.push((class, bytes.min(capacity))),
+        }
+    }
+    groups.iter().map(|g| g.1).fold(0, i64::saturating_add)
+}
+
+fn moves_alike(a: &Option<Placed>, b: &Option<Placed>) -> bool {
+    matches!((a, b), (Some(a), Some(b)) if same_outer(a, b))
 }
 
 /// [`traffic`] for the case that nearly all pairs are: one access on either side.
@@ -396,7 +417,10 @@ fn traffic_of_two(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier:
     let both = a.bytes.max(b.bytes);
     let bytes = match (writer, together) {
         (None, true) => both,
-        (None, false) => (a.bytes + b.bytes).min(facts.capacity(a.buffer)),
+        (None, false) => {
+            let overlap = moves_alike(&placed_a, &placed_b);
+            if overlap { (a.bytes + b.bytes).min(facts.capacity(a.buffer)) } else { a.bytes + b.bytes }
+        }
         (Some(_), true) if facts.is_internal(a.buffer, 2) => 0,
         (Some(_), true) => both,
         (Some(_), false) => a.bytes + b.bytes,
