@@ -76,7 +76,7 @@ pub(crate) unsafe fn run(
                 // SAFETY: the plan gives each buffer of the kernel a place that is large enough.
                 unsafe { run_kernel(kernel, phases, &state.args, sizes, scratch, team)? };
             }
-            (LinkedStep::Extern { step, call }, PlannedKind::Extern { tensors, results }) => {
+            (LinkedStep::Extern { step, call, scan }, PlannedKind::Extern { tensors, results }) => {
                 let tensors = tensor_refs(tensors, state);
                 let results_at = result_specs(plan, results, state);
                 let invocation = Invocation {
@@ -86,7 +86,14 @@ pub(crate) unsafe fn run(
                     results: &results_at,
                     sizes: &plan.symbols,
                 };
-                let made = externs.call(&invocation)?;
+                let made = match (scan, &*results_at) {
+                    (Some(scan), [Some(result)]) => {
+                        // SAFETY: the plan gives operand and result places that are large enough.
+                        unsafe { scan.run(&tensors, result, team) };
+                        vec![ResultMemory::Written]
+                    }
+                    _ => externs.call(&invocation)?,
+                };
                 accept_results(&invocation, results, made, state)?;
             }
             // A plan has the steps of its program.

@@ -271,7 +271,10 @@ fn product(writes: bool, returns_product: bool) -> Executable {
         ordered: false,
         origin: None,
     };
-    let steps = vec![LinkedStep::Extern { step: StepId(5), call }, kernel(add_size, &[1, 2], &[four], four)];
+    let steps = vec![
+        LinkedStep::Extern { step: StepId(5), call, scan: None },
+        kernel(add_size, &[1, 2], &[four], four),
+    ];
     Executable::link(vec![input("x", &shape)], &program, steps, &[], &|_| writes).unwrap()
 }
 

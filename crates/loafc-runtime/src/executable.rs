@@ -19,6 +19,7 @@ use crate::externs::{Externs, WritesResults};
 use crate::in_place;
 use crate::inputs::{Bindings, InputSpec, check_kinds, check_layouts};
 use crate::plan::Owner;
+use crate::scan::Scan;
 use crate::threads::Team;
 use crate::value::{InputValue, OutputValue};
 
@@ -52,7 +53,12 @@ pub(crate) struct LinkedBuffer {
 
 pub(crate) enum LinkedStep {
     Kernel(LinkedKernel),
-    Extern { step: StepId, call: ExternCall },
+    /// A call; with what the runtime needs to make it without a library, where it can.
+    Extern {
+        step: StepId,
+        call: ExternCall,
+        scan: Option<Scan>,
+    },
 }
 
 /// A kernel as it is called.
@@ -270,7 +276,9 @@ fn written_by(kernel: &KernelUse) -> Vec<usize> {
 
 fn link_extern(program: &NestProgram, step: StepId) -> Result<LinkedStep, LinkError> {
     match program.steps.get(step.0 as usize) {
-        Some(ProgramStep::Extern(call)) => Ok(LinkedStep::Extern { step, call: call.clone() }),
+        Some(ProgramStep::Extern(call)) => {
+            Ok(LinkedStep::Extern { step, call: call.clone(), scan: Scan::of(call, program) })
+        }
         _ => Err(LinkError::NotExtern(step.0)),
     }
 }
@@ -302,7 +310,7 @@ fn link_buffers(
         }
     }
     for (position, step) in steps.iter().enumerate() {
-        if let LinkedStep::Extern { call, .. } = step
+        if let LinkedStep::Extern { call, scan: None, .. } = step
             && !writes_results(call)
         {
             for view in call.results.iter().flatten() {

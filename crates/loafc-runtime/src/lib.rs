@@ -14,6 +14,7 @@ mod in_place;
 mod inputs;
 pub mod plan;
 pub mod pool;
+mod scan;
 pub mod strided;
 pub mod threads;
 pub mod value;
