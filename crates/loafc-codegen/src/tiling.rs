@@ -137,14 +137,15 @@ impl Costs<'_> {
     }
 }
 
-/// Bytes of accesses that are contiguous along an outer digit, but jump along the digit of vector loops.
-pub fn transposed_bytes(
+/// The sizes of elements in accesses that are contiguous along an outer digit, but jump along the digit of vector
+/// loops.
+pub fn transposed_items(
     group: &PhaseGroup<'_>,
     choice: &VectorDigit,
     columns: LoopVar,
     bytes: &dyn Fn(&Op) -> f64,
-) -> f64 {
-    let mut sum = 0.0;
+) -> Vec<f64> {
+    let mut items = Vec::new();
     for (k, stage) in group.stages.iter().enumerate() {
         let rows = match choice {
             VectorDigit::Outer(var) => *var,
@@ -155,21 +156,20 @@ pub fn transposed_bytes(
         };
         for op in stage.members.iter().flat_map(|m| &m.body.ops) {
             if is_transposed_op(op, columns, rows) {
-                sum += bytes(op);
+                items.push(bytes(op));
             }
         }
     }
-    sum
+    items
 }
 
-/// Number of a member's accesses that are contiguous along `columns`, but jump along `rows`.
-pub fn transposed_accesses(member: &Member, columns: LoopVar, rows: LoopVar) -> usize {
+/// A member's accesses that are contiguous along `columns`, but jump along `rows`.
+pub fn transposed_accesses(member: &Member, columns: LoopVar, rows: LoopVar) -> impl Iterator<Item = &Op> {
     let phases = Phases::of(&member.body);
-    let accesses = member
-        .body
-        .iter()
-        .filter(|(v, op)| !phases.behind[v.0 as usize] && is_transposed_op(op, columns, rows));
-    accesses.count()
+    let accesses = member.body.iter();
+    accesses
+        .filter(move |(v, op)| !phases.behind[v.0 as usize] && is_transposed_op(op, columns, rows))
+        .map(|(_, op)| op)
 }
 
 fn is_transposed_op(op: &Op, columns: LoopVar, rows: LoopVar) -> bool {
@@ -186,8 +186,24 @@ fn stride_cost(body: &Body, index: &Index, var: LoopVar) -> f64 {
         LaneStride::Affine(s) if s.is(0) => UNIFORM,
         LaneStride::Affine(s) if s.is(1) => CONTIGUOUS,
         LaneStride::Affine(_) => GATHER,
+        // What is computed from positions, as in an interpolation, mostly stays near.
+        LaneStride::Irregular if !depends_on_data(body, index) => 0.75 * GATHER,
         LaneStride::Irregular => 1.5 * GATHER,
     }
+}
+
+/// Whether an index is made of what was loaded.
+fn depends_on_data(body: &Body, index: &Index) -> bool {
+    let mut needed: Vec<ValueId> = Vec::new();
+    index.for_each_value(&mut |v| needed.push(v));
+    while let Some(v) = needed.pop() {
+        let op = body.op(v);
+        if matches!(op, Op::Load { .. }) {
+            return true;
+        }
+        op.for_each_operand(&mut |operand| needed.push(operand));
+    }
+    false
 }
 
 /// How an index moves from one value of a loop variable to the next.

@@ -106,3 +106,25 @@ fn the_same_schedule_gives_the_same_object_code() {
     };
     assert_eq!(objects(a.expect("compiles")), objects(b.expect("compiles")));
 }
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn only_large_results_pass_by_the_cache() {
+    let assembly = |len: usize| {
+        let text = format!(
+            "graph @f(%x: f32[{len}]) {{
+               %a = aten.relu.default(%x)
+               return %a
+             }}"
+        );
+        compile_all(&program(&text).schedule)[0]
+            .kernel
+            .text
+            .as_ref()
+            .expect("texts are kept")
+            .assembly
+            .clone()
+    };
+    assert!(assembly(4 << 20).contains("movnt"));
+    assert!(!assembly(1 << 20).contains("movnt"));
+}

@@ -93,20 +93,40 @@ fn column_sums_keep_a_state_for_each_column_of_a_tile() {
          }",
         expect![[r#"
             kernel sum
-              b0 x: f32[1048576] Param(Read)
-              b1 sum: f32[128] Thread
-              b2 s: f32[2048] Param(Write)
-            phase i3 in 16
-              i2 = i3
-              vector i0 in 128*i2 .. 128 + 128*i2
-                init a0(Sum f32 b1[i0 + -128*i2])
-              for i1 in 0 .. 512
-                vector i0 in 128*i2 .. 128 + 128*i2
-                  v0: f32 = load b0[i0 + 2048*i1]
-                  accumulate v0 into a0(Sum f32 b1[i0 + -128*i2])
-              vector i0 in 128*i2 .. 128 + 128*i2
-                v1: f32 = finish a0(Sum f32 b1[i0 + -128*i2])
-                v2: f32 = store v1 to b2[i0]
+              b0 sum: f32[2048] Shared
+              b1 x: f32[1048576] Param(Read)
+              b2 sum: f32[2048] Thread
+              b3 sum: f32[256] Thread
+              b4 s: f32[2048] Param(Write)
+            phase i3 in 1
+              i2 = 0
+              vector i0 in 0 .. 2048
+                init a0(Sum f32 b0[i0 + 2048*i2])
+              tile i4 in 4096*i2 .. 4096 + 4096*i2 min 512 by 1024
+                vector i0 in 0 .. 2048
+                  init a1(Sum f32 b2[i0])
+                for i1 in i4 .. 1024 + i4 min 4096 + 4096*i2 min 512 by 4
+                  vector i0 in 0 .. 2048
+                    v0: f32 = load b1[i0 + 2048*i1]
+                    accumulate v0 into a1(Sum f32 b2[i0])
+                    v1: f32 = load b1[2048 + i0 + 2048*i1]
+                    accumulate v1 into a1(Sum f32 b2[i0])
+                    v2: f32 = load b1[4096 + i0 + 2048*i1]
+                    accumulate v2 into a1(Sum f32 b2[i0])
+                    v3: f32 = load b1[6144 + i0 + 2048*i1]
+                    accumulate v3 into a1(Sum f32 b2[i0])
+                vector i0 in 0 .. 2048
+                  merge a1(Sum f32 b2[i0]) into a0(Sum f32 b0[i0 + 2048*i2])
+            phase i6 in 8
+              i5 = i6
+              vector i0 in 256*i5 .. 256 + 256*i5
+                init a3(Sum f32 b3[i0 + -256*i5])
+              for i7 in 0 .. 1
+                vector i0 in 256*i5 .. 256 + 256*i5
+                  merge a2(Sum f32 b0[i0 + 2048*i7]) into a3(Sum f32 b3[i0 + -256*i5])
+              vector i0 in 256*i5 .. 256 + 256*i5
+                v4: f32 = finish a3(Sum f32 b3[i0 + -256*i5])
+                v5: f32 = store v4 to b4[i0]
         "#]],
     );
 }
@@ -153,17 +173,17 @@ fn a_transposed_operand_is_copied_by_rectangles() {
             kernel add
               b0 x: f32[1048576] Param(Read)
               b1 y: f32[1048576] Param(Read)
-              b2 y: f32[2560] Thread
+              b2 y: f32[5120] Thread
               b3 a: f32[1048576] Param(Write)
-            phase i4 in 128
+            phase i4 in 64
               i3 = ((i4) % 4)
               i2 = ((i4) // 4)
               tile i5 in 256*i3 .. 256 + 256*i3 by 64
-                transpose b1[i0 + 1024*i1] to b2[80*i0 + i1 + -2560*i2 + -1*i5] for i1 in i5 .. 64 + i5 and i0 in 32*i2 .. 32 + 32*i2
-                for i0 in 32*i2 .. 32 + 32*i2
+                transpose b1[i0 + 1024*i1] to b2[80*i0 + i1 + -5120*i2 + -1*i5] for i1 in i5 .. 64 + i5 and i0 in 64*i2 .. 64 + 64*i2
+                for i0 in 64*i2 .. 64 + 64*i2
                   vector i1 in i5 .. 64 + i5
                     v0: f32 = load b0[1024*i0 + i1]
-                    v1: f32 = load b2[80*i0 + i1 + -2560*i2 + -1*i5]
+                    v1: f32 = load b2[80*i0 + i1 + -5120*i2 + -1*i5]
                     v2: f32 = Add v0 v1
                     v3: f32 = store v2 to b3[1024*i0 + i1]
         "#]],

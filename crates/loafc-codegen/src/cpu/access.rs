@@ -77,6 +77,7 @@ impl Emitter<'_, '_, '_> {
         let raw = match (self.lanes, &place.lanes) {
             (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
                 let pointer = self.pointer(buffer, place);
+                self.fetch_ahead(buffer.0 as usize, pointer, lanes);
                 let vector = self.ir.vector(ty, Some(lanes.count));
                 self.load_vector(vector, pointer, align, self.access_mask(guard, lanes))
             }
@@ -221,9 +222,11 @@ impl Emitter<'_, '_, '_> {
             (Some(lanes), LanePlace::Stride(stride)) if stride.is(1) => {
                 raw = self.widened(raw, lanes.count);
                 let pointer = self.pointer(buffer, place);
-                match self.access_mask(guard, lanes) {
-                    None => self.ir.store(raw, pointer, align),
-                    Some(mask) => {
+                let mask = self.access_mask(guard, lanes);
+                match (mask, self.streamed_alignment(buffer.0 as usize, place, lanes)) {
+                    (None, Some(line)) => self.ir.store_past_cache(raw, pointer, line),
+                    (None, None) => self.ir.store(raw, pointer, align),
+                    (Some(mask), _) => {
                         let types = [self.ir.type_of(raw), self.ir.ptr()];
                         let align = self.ir.i32(i64::from(align));
                         self.ir.intrinsic("llvm.masked.store", &types, &[raw, pointer, align, mask])
@@ -294,7 +297,7 @@ impl Emitter<'_, '_, '_> {
             (Some(a), Some(b)) => Some(self.ir.add(a, b)),
             (a, b) => a.or(b),
         };
-        let one = Place { fixed: place.fixed, moving, lanes: LanePlace::Same };
+        let one = Place { fixed: place.fixed, moving, lanes: LanePlace::Same, divisor: 1 };
         let value = Value { v: self.ir.extract(value.v, lane), ..value };
         // A single lane is scalar code.
         self.lanes = None;

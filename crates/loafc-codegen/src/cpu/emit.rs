@@ -4,6 +4,7 @@
 //! single vectors, and at most one iteration in which the lanes behind the end are masked. Values that don't
 //! depend on the loop's variable stay scalars.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 
 use inkwell::builder::Builder;
@@ -17,14 +18,20 @@ use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 
 use super::ir::{AliasScope, Block, Ir, T, V};
-use super::reduce::RegisterState;
-use crate::loop_tree::{AccumulatorId, Home, Kernel, Loop, Mapping, MemoryPlace, Node, SizeSlots};
+use super::reduce::{Parts, RegisterState};
+use super::stream::{gcd, large, streamed};
+use crate::loop_tree::{AccumulatorId, Home, Kernel, Loop, Mapping, MemoryPlace, Node, Phase, SizeSlots};
 
 /// Bodies with at most this many operations are unrolled fourfold where they reduce, so that additions of one
 /// state need not wait for each other.
 const UNROLL_BY_FOUR: usize = 16;
 /// The same, twofold.
 const UNROLL_BY_TWO: usize = 40;
+
+/// The most states that a reduction has for one lane.
+const MOST_COPIES: usize = 4;
+/// Iterations from which a loop that does nothing but read and reduce fetches what it reads ahead.
+const LONG_LOOP: i64 = 1024;
 
 /// What can't be turned into machine code.
 pub(super) type EmitError = String;
@@ -55,6 +62,8 @@ pub(super) struct Place {
     pub(super) fixed: V,
     /// What the innermost loop's variable adds.
     pub(super) moving: Option<V>,
+    /// A number that the first lane's position is a multiple of.
+    pub(super) divisor: i64,
     /// How lanes differ.
     pub(super) lanes: LanePlace,
 }
@@ -85,6 +94,9 @@ pub(super) fn emit<'b, 'ctx>(
         });
         let mut emitter = Emitter::new(kernel, slots, ir, vector_bits);
         emitter.phase(k)?;
+        if let Some(fault) = emitter.fault.into_inner() {
+            return Err(fault);
+        }
     }
     Ok(())
 }
@@ -104,6 +116,18 @@ pub(super) struct Emitter<'a, 'b, 'ctx> {
     pub(super) shapes: FxHashMap<AccumulatorId, (Option<u32>, usize)>,
     /// The variable of the innermost loop around.
     innermost: Option<LoopVar>,
+    /// The first thing that was missing.
+    fault: RefCell<Option<EmitError>>,
+    /// States in memory that the current iteration of a vector loop has changed: they are written at its end.
+    pub(super) changed: Vec<(AccumulatorId, Parts)>,
+    /// A number that each variable is a multiple of, where one is known.
+    pub(super) divisors: FxHashMap<LoopVar, i64>,
+    /// Which memories are written past the cache where they are aligned, and whether this code is for that.
+    pub(super) streamed: Vec<bool>,
+    pub(super) streaming: bool,
+    /// Which memories are too large for any cache and only read, and whether the current loop fetches them ahead.
+    pub(super) large: Vec<bool>,
+    pub(super) fetches_ahead: bool,
 }
 
 impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
@@ -121,6 +145,13 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             lanes: None,
             shapes: FxHashMap::default(),
             innermost: None,
+            fault: RefCell::default(),
+            changed: Vec::new(),
+            divisors: FxHashMap::default(),
+            streamed: streamed(kernel),
+            streaming: false,
+            large: large(kernel),
+            fetches_ahead: false,
         };
         one.prologue(slots);
         one
@@ -161,8 +192,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     pub(super) fn size(&self, size: Size) -> V {
         match size.as_const() {
             Some(c) => self.ir.i64(c),
-            // Every size of the tree has a slot: the key that numbers them prints them all.
-            None => self.sizes.get(&size).copied().unwrap_or_else(|| self.ir.i64(0)),
+            None => self.known(self.sizes.get(&size).copied(), || format!("size {size} has no slot")),
         }
     }
 
@@ -172,11 +202,38 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         self.find_shapes(&phase.body, None);
         // Once more, for states that others of known shape are merged into further up.
         self.find_shapes(&phase.body, None);
+        if self.stores_to_streamed(&phase.body) {
+            let [streams, caches] = ["streams", "caches"].map(|name| self.ir.block(name));
+            self.ir.cond_br(self.all_aligned(), streams, caches);
+            self.ir.at(streams);
+            self.streaming = true;
+            self.units(phase)?;
+            self.streaming = false;
+            self.ir.at(caches);
+        }
+        self.units(phase)
+    }
+
+    /// Runs the units and returns.
+    fn units(&mut self, phase: &Phase) -> Result<(), EmitError> {
         let (begin, end) = (self.ir.param(2), self.ir.param(3));
         let after = self.counted_loop(phase.unit, begin, end, 1, |e| e.nodes(&phase.body))?;
         self.ir.at(after);
+        if self.streaming {
+            // Other threads must see what went past the cache.
+            self.ir.intrinsic("llvm.x86.sse.sfence", &[], &[]);
+        }
         self.ir.ret(self.ir.i32(0));
         Ok(())
+    }
+
+    fn stores_to_streamed(&self, nodes: &[Node]) -> bool {
+        nodes.iter().any(|node| match node {
+            Node::Op(_, Op::Store { buffer, .. }) => self.streamed[buffer.0 as usize],
+            Node::Transpose(t) => self.streamed[t.to.0.0 as usize],
+            Node::Loop(l) => self.stores_to_streamed(&l.body),
+            _ => false,
+        })
     }
 
     /// A loop from `begin` while below `end`; returns the block behind it.
@@ -223,6 +280,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                 let place = self.place(index);
                 let value = self.uniform_place(&place);
                 self.vars.insert(*v, value);
+                self.divisors.insert(*v, place.divisor);
             }
             Node::Loop(l) => self.a_loop(l)?,
             Node::Transpose(t) => self.transpose(t)?,
@@ -258,6 +316,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         match l.mapping {
             Mapping::Vector => self.vector_loop(l, begin, end, trip),
             Mapping::Serial | Mapping::Tile => {
+                self.divisors.insert(l.var, gcd(self.divisor(&l.begin), l.step));
                 let after = self.counted_loop(l.var, begin, end, l.step, |e| e.nodes(&l.body))?;
                 self.ir.at(after);
                 Ok(())
@@ -270,16 +329,24 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         self.uniform_place(&place)
     }
 
-    /// The smallest of some bounds; the verifier has seen that there is one.
+    /// The smallest of some bounds.
     pub(super) fn lowest(&mut self, ends: &[Index]) -> V {
         let ends: Vec<V> = ends.iter().map(|e| self.bound(e)).collect();
         let lower = |a, b| self.ir.intrinsic_like("llvm.smin", &[a, b]);
-        ends.into_iter().reduce(lower).unwrap_or_else(|| self.ir.i64(0))
+        self.known(ends.into_iter().reduce(lower), || "a loop has no end".to_owned())
     }
 
-    /// The current value of a variable; the verifier has seen that it is one of a loop around.
+    /// The current value of a variable.
     pub(super) fn var(&self, var: LoopVar) -> V {
-        self.vars.get(&var).copied().unwrap_or_else(|| self.ir.i64(0))
+        self.known(self.vars.get(&var).copied(), || format!("{var:?} has no value"))
+    }
+
+    /// A value that must be there. Where it is not, emitting goes on with another one and ends with an error.
+    fn known(&self, value: Option<V>, error: impl FnOnce() -> EmitError) -> V {
+        value.unwrap_or_else(|| {
+            self.fault.borrow_mut().get_or_insert_with(error);
+            self.ir.i64(0)
+        })
     }
 
     /// Gives a variable another value; returns the one before.
@@ -290,6 +357,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     fn vector_loop(&mut self, l: &Loop, begin: V, end: V, trip: Option<i64>) -> Result<(), EmitError> {
         let count = self.lane_count(l);
         let lanes = i64::from(count);
+        self.divisors.insert(l.var, gcd(self.divisor(&l.begin), lanes));
         let unroll = unroll(l) as i64;
         let mut at = begin;
         if unroll > 1 && trip.is_none_or(|t| t >= lanes * unroll) {
@@ -340,7 +408,12 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         let outer = self.vars.insert(l.var, at);
         let innermost = self.innermost.replace(l.var);
         self.lanes = Some(lanes);
+        self.fetches_ahead =
+            unroll(l) == MOST_COPIES && constant_trip(l).is_none_or(|trip| trip >= LONG_LOOP);
         self.nodes(&l.body)?;
+        for (state, parts) in std::mem::take(&mut self.changed) {
+            self.write_array(state, &parts)?;
+        }
         self.lanes = None;
         self.innermost = innermost;
         if let Some(v) = outer {
@@ -470,7 +543,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             (None, _) if stride.is(0) => LanePlace::Same,
             (None, _) => LanePlace::Stride(stride),
         };
-        Place { fixed, moving, lanes }
+        Place { fixed, moving, lanes, divisor: self.divisor(index) }
     }
 
     fn scaled(&self, value: V, factor: Size) -> V {
@@ -492,8 +565,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             IndexAtom::Loop(var) => self.var(*var),
             IndexAtom::Value(v) => match self.values.get(v).copied() {
                 Some(value) => self.cast(value, DType::I64).v,
-                // The verifier has seen that values are defined before they are used.
-                None => self.ir.i64(0),
+                None => self.known(None, || format!("{v} has no value")),
             },
             IndexAtom::FloorDiv(inner, divisor) => self.division(inner, *divisor).0,
             IndexAtom::Mod(inner, divisor) => self.division(inner, *divisor).1,
@@ -622,7 +694,7 @@ fn unroll(l: &Loop) -> usize {
     // A Welford state is four wide vectors: two of them fill the registers.
     let operations = l.body.iter().map(node_weight).sum::<usize>();
     match reduces {
-        true if operations <= UNROLL_BY_FOUR => 4,
+        true if operations <= UNROLL_BY_FOUR => MOST_COPIES,
         true if operations <= UNROLL_BY_TWO => 2,
         _ => 1,
     }

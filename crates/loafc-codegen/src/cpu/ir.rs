@@ -373,6 +373,35 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         }
     }
 
+    /// Stores past the cache; whole vectors, aligned to `align` bytes.
+    pub fn store_past_cache(&self, value: V, to: V, align: u32) -> V {
+        let store = self.store(value, to, align);
+        // SAFETY: the kind is looked up by name; its node is the number 1.
+        unsafe {
+            let name = c"nontemporal";
+            let kind =
+                LLVMGetMDKindIDInContext(self.context_ref(), name.as_ptr(), name.to_bytes().len() as u32);
+            let mut one = [LLVMValueAsMetadata(self.i32(1).0)];
+            let node = LLVMMDNodeInContext2(self.context_ref(), one.as_mut_ptr(), 1);
+            LLVMSetMetadata(store.0, kind, LLVMMetadataAsValue(self.context_ref(), node));
+        }
+        store
+    }
+
+    /// Fetches the cache line at an address, which need not be one of any memory; into the first-level cache, or only
+    /// into those behind it.
+    pub fn prefetch(&self, at: V, first_level: bool) {
+        // To read, and data.
+        let (read, locality, data) = (self.i32(0), self.i32(if first_level { 3 } else { 2 }), self.i32(1));
+        self.intrinsic("llvm.prefetch", &[self.ptr()], &[at, read, locality, data]);
+    }
+
+    /// A pointer as a number.
+    pub fn address(&self, pointer: V) -> V {
+        // SAFETY: the value is a pointer.
+        V(unsafe { LLVMBuildPtrToInt(self.raw(), pointer.0, self.int(64).0, UNNAMED) })
+    }
+
     /// A pointer to an element; the index may be a vector.
     pub fn element(&self, ty: T, base: V, index: V) -> V {
         let mut indices = [index.0];

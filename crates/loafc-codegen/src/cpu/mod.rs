@@ -9,5 +9,6 @@ pub mod jit;
 pub mod math;
 mod reduce;
 mod scalar;
+mod stream;
 pub mod target;
 mod transpose;

@@ -14,7 +14,7 @@ use super::ir::V;
 use crate::loop_tree::{Accumulator, AccumulatorId, Home};
 
 /// The parts of a state, in the order of [`Accumulator::components`].
-type Parts = SmallVec<[V; 4]>;
+pub(super) type Parts = SmallVec<[V; 4]>;
 
 /// Stack slots of a state.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Emitter<'_, '_, '_> {
         let of = self.accumulator(a).clone();
         if let Home::Array { .. } = of.home {
             let parts = self.identity(&of, self.lanes.map(|l| l.count));
-            return self.write_array(a, &parts);
+            return self.write(a, &parts);
         }
         let (lanes, copies) = self.shapes.get(&a).copied().unwrap_or((None, 1));
         let parts = self.identity(&of, lanes);
@@ -149,6 +149,9 @@ impl Emitter<'_, '_, '_> {
             let slots = state.copies.get(copy).unwrap_or(&state.copies[0]).clone();
             return Ok(self.get_parts(&of, &slots, &a));
         };
+        if let Some((_, parts)) = self.changed.iter().find(|c| c.0 == a) {
+            return Ok(parts.clone());
+        }
         let place = self.place(index);
         if self.lanes.is_some() && matches!(place.lanes, LanePlace::Same) {
             return Err(format!("lanes share a state of accumulator {}", a.0));
@@ -158,7 +161,12 @@ impl Emitter<'_, '_, '_> {
 
     fn write(&mut self, a: AccumulatorId, parts: &Parts) -> Result<(), EmitError> {
         if let Home::Array { .. } = self.accumulator(a).home {
-            return self.write_array(a, parts);
+            if self.lanes.is_none() {
+                return self.write_array(a, parts);
+            }
+            self.changed.retain(|c| c.0 != a);
+            self.changed.push((a, parts.clone()));
+            return Ok(());
         }
         let copy = self.lanes.map_or(0, |l| l.copy);
         let state = self.register_state(a)?;
@@ -167,7 +175,7 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    fn write_array(&mut self, a: AccumulatorId, parts: &Parts) -> Result<(), EmitError> {
+    pub(super) fn write_array(&mut self, a: AccumulatorId, parts: &Parts) -> Result<(), EmitError> {
         let of = self.accumulator(a).clone();
         let Home::Array { memory, index } = &of.home else { return Ok(()) };
         let place = self.place(index);
@@ -230,15 +238,16 @@ impl Emitter<'_, '_, '_> {
         Ok(parts)
     }
 
-    fn simple_op(op: ReduceOp) -> BinaryOp {
+    fn simple_op(op: ReduceOp) -> Option<BinaryOp> {
         match op {
-            ReduceOp::Prod => BinaryOp::Mul,
-            ReduceOp::Max => BinaryOp::Max,
-            ReduceOp::Min => BinaryOp::Min,
-            ReduceOp::Any => BinaryOp::Or,
-            ReduceOp::All => BinaryOp::And,
-            ReduceOp::Xor => BinaryOp::Xor,
-            _ => BinaryOp::Add,
+            ReduceOp::Sum => Some(BinaryOp::Add),
+            ReduceOp::Prod => Some(BinaryOp::Mul),
+            ReduceOp::Max => Some(BinaryOp::Max),
+            ReduceOp::Min => Some(BinaryOp::Min),
+            ReduceOp::Any => Some(BinaryOp::Or),
+            ReduceOp::All => Some(BinaryOp::And),
+            ReduceOp::Xor => Some(BinaryOp::Xor),
+            ReduceOp::ArgMax | ReduceOp::ArgMin | ReduceOp::Welford => None,
         }
     }
 
@@ -248,7 +257,7 @@ impl Emitter<'_, '_, '_> {
         match of.op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => {
                 let position = position.ok_or("a position is missing")?;
-                Ok(self.better(of, old, &SmallVec::from_slice(&[value, position])))
+                self.better(of, old, &SmallVec::from_slice(&[value, position]))
             }
             ReduceOp::Welford => {
                 let x = self.cast(Value { v: value, dtype: of.dtype.compute() }, DType::F64).v;
@@ -267,25 +276,27 @@ impl Emitter<'_, '_, '_> {
     /// Both states' values in one.
     fn merged(&self, of: &Accumulator, a: &Parts, b: &Parts) -> Result<Parts, EmitError> {
         match of.op {
-            ReduceOp::ArgMax | ReduceOp::ArgMin => Ok(self.better(of, a, b)),
+            ReduceOp::ArgMax | ReduceOp::ArgMin => self.better(of, a, b),
             ReduceOp::Welford => Ok(self.merged_moments(a, b)),
             op => {
                 // Sums of truth values don't exist; everything else has a binary operation of its type.
                 let dtype = of.dtype.compute();
                 let (a, b) = (Value { v: a[0], dtype }, Value { v: b[0], dtype });
-                let v = self.binary(Self::simple_op(op), a, b)?.v;
+                let combine =
+                    Self::simple_op(op).ok_or_else(|| format!("{op:?} has a state of several parts"))?;
+                let v = self.binary(combine, a, b)?.v;
                 Ok(SmallVec::from_slice(&[v]))
             }
         }
     }
 
     /// The extreme value, of equals the one with the smaller position; NaN wins over all.
-    fn better(&self, of: &Accumulator, a: &Parts, b: &Parts) -> Parts {
+    fn better(&self, of: &Accumulator, a: &Parts, b: &Parts) -> Result<Parts, EmitError> {
         let ir = &self.ir;
         let dtype = of.dtype.compute();
         let op = if of.op == ReduceOp::ArgMax { BinaryOp::Gt } else { BinaryOp::Lt };
-        let mut wins = self.compare(op, dtype, b[0], a[0]);
-        let mut equal = self.compare(BinaryOp::Eq, dtype, b[0], a[0]);
+        let mut wins = self.compare(op, dtype, b[0], a[0])?;
+        let mut equal = self.compare(BinaryOp::Eq, dtype, b[0], a[0])?;
         if family(dtype) == Family::Float {
             let (a_nan, b_nan) = (ir.fcmp(LLVMRealUNO, a[0], a[0]), ir.fcmp(LLVMRealUNO, b[0], b[0]));
             let not = |v| ir.xor(v, ir.const_int(ir.type_of(v), -1));
@@ -294,7 +305,7 @@ impl Emitter<'_, '_, '_> {
         }
         let earlier = ir.icmp(LLVMIntSLT, b[1], a[1]);
         let takes = ir.or(wins, ir.and(equal, earlier));
-        SmallVec::from_slice(&[ir.select(takes, b[0], a[0]), ir.select(takes, b[1], a[1])])
+        Ok(SmallVec::from_slice(&[ir.select(takes, b[0], a[0]), ir.select(takes, b[1], a[1])]))
     }
 
     /// Mean and sum of squared differences from it.

@@ -95,7 +95,7 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
             return Err(format!("{op:?} of {} and {}", a.dtype, b.dtype));
         }
         if op.is_comparison() {
-            return Ok(self.truth_value(self.compare(op, dtype, a.v, b.v)));
+            return Ok(self.truth_value(self.compare(op, dtype, a.v, b.v)?));
         }
         let v = match family(dtype) {
             Family::Float => {
@@ -113,8 +113,9 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
         Ok(Value { v, dtype })
     }
 
-    /// A comparison of registers of this type.
-    pub(super) fn compare(&self, op: BinaryOp, dtype: DType, a: V, b: V) -> V {
+    /// A comparison of registers of this type; an error for what is none.
+    pub(super) fn compare(&self, op: BinaryOp, dtype: DType, a: V, b: V) -> Result<V, EmitError> {
+        let none = || format!("{op:?} is no comparison");
         if family(dtype) == Family::Float {
             let predicate = match op {
                 BinaryOp::Eq => LLVMRealOEQ,
@@ -122,9 +123,10 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
                 BinaryOp::Lt => LLVMRealOLT,
                 BinaryOp::Le => LLVMRealOLE,
                 BinaryOp::Gt => LLVMRealOGT,
-                _ => LLVMRealOGE,
+                BinaryOp::Ge => LLVMRealOGE,
+                _ => return Err(none()),
             };
-            return self.ir.fcmp(predicate, a, b);
+            return Ok(self.ir.fcmp(predicate, a, b));
         }
         let signed = dtype.is_signed_int();
         let predicate = match (op, signed) {
@@ -137,15 +139,16 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
             (BinaryOp::Lt, false) => LLVMIntULT,
             (BinaryOp::Le, false) => LLVMIntULE,
             (BinaryOp::Gt, false) => LLVMIntUGT,
-            _ => LLVMIntUGE,
+            (BinaryOp::Ge, false) => LLVMIntUGE,
+            _ => return Err(none()),
         };
-        self.ir.icmp(predicate, a, b)
+        Ok(self.ir.icmp(predicate, a, b))
     }
 
     fn binary_int(&self, op: BinaryOp, dtype: DType, a: V, b: V) -> Result<V, EmitError> {
         let ir = &self.ir;
-        let larger = |x, y| ir.select(self.compare(BinaryOp::Gt, dtype, x, y), x, y);
-        let smaller = |x, y| ir.select(self.compare(BinaryOp::Lt, dtype, x, y), x, y);
+        let larger = |x, y| Ok(ir.select(self.compare(BinaryOp::Gt, dtype, x, y)?, x, y));
+        let smaller = |x, y| Ok(ir.select(self.compare(BinaryOp::Lt, dtype, x, y)?, x, y));
         Ok(match op {
             BinaryOp::Add => ir.add(a, b),
             BinaryOp::Sub => ir.sub(a, b),
@@ -154,8 +157,8 @@ impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
                 self.divide_int(op, dtype, a, b)
             }
             BinaryOp::Pow => self.pow_int(dtype, a, b),
-            BinaryOp::Max | BinaryOp::Fmax => larger(a, b),
-            BinaryOp::Min | BinaryOp::Fmin => smaller(a, b),
+            BinaryOp::Max | BinaryOp::Fmax => return larger(a, b),
+            BinaryOp::Min | BinaryOp::Fmin => return smaller(a, b),
             BinaryOp::And => ir.and(a, b),
             BinaryOp::Or => ir.or(a, b),
             BinaryOp::Xor => ir.xor(a, b),

@@ -36,10 +36,7 @@ pub struct Built {
 pub fn build(group: &Group, program: &NestProgram, limits: &Limits) -> Result<Built, String> {
     check_references(group, program)?;
     let mut builder = Builder::new(group, program, limits);
-    let bytes = |op: &Op| match op {
-        Op::Load { buffer, .. } | Op::Store { buffer, .. } => program.buffer(*buffer).dtype.bytes() as f64,
-        _ => 0.0,
-    };
+    let bytes = |op: &Op| item_bytes(program, op);
     let phases = partition(group, limits, &bytes, &program.hints);
     builder.split = phases.len() > 1;
     for phase in &phases {
@@ -208,10 +205,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    pub(super) fn memory(&self, id: BufferId) -> &Memory {
-        &self.memory[id.0 as usize]
-    }
-
     pub(super) fn add_memory(
         &mut self,
         name: Arc<str>,
@@ -327,7 +320,7 @@ impl<'a> Builder<'a> {
         let has_vector_tile = tile.is_some();
         let tiles: Vec<Tile> = second.into_iter().chain(tile).collect();
         let outers = self.outer_loops(phase, &tiles);
-        let chunk = phase.chunk.map(|digit| self.inner_chunk(phase, digit));
+        let chunk = phase.chunk.map(|digit| self.inner_chunk(phase, digit, &outers));
         let mut context = PhaseContext {
             tiles,
             has_vector_tile,
@@ -356,8 +349,9 @@ impl<'a> Builder<'a> {
         }
         let mut inside = Vec::new();
         for (k, stage) in phase.stages.iter().enumerate() {
-            let loops = self.stage_loops(&context, stage, k);
-            inside.extend(build_stage(self, &context, stage, k, loops)?);
+            let mut loops = self.stage_loops(&context, stage, k);
+            let rows = self.rows_at_once(stage, &mut loops);
+            inside.extend(build_stage(self, &context, stage, k, (loops, rows))?);
         }
         body.extend(serial_loops(&outers, inside));
         let work_per_unit = self.work(phase, &context, &outers, bytes);
@@ -383,20 +377,28 @@ impl<'a> Builder<'a> {
                 && *choice != VectorDigit::Outer(d.var)
                 && d.extent.hint(self.hints()) >= self.limits.fewest_columns
         };
-        let (digit, _) = phase
+        let (digit, items) = phase
             .outer
             .iter()
             .filter(movable)
-            .map(|d| (*d, tiling::transposed_bytes(phase, choice, d.var, bytes)))
-            .filter(|(_, bytes)| *bytes > 0.0)
-            .max_by(|a, b| a.1.total_cmp(&b.1))?;
+            .map(|d| (*d, tiling::transposed_items(phase, choice, d.var, bytes)))
+            .filter(|(_, items)| !items.is_empty())
+            .max_by(|a, b| a.1.iter().sum::<f64>().total_cmp(&b.1.iter().sum()))?;
         if self.bytes_per_lane(phase).saturating_mul(self.limits.transposed_columns) > self.limits.tile_bytes
         {
             return None;
         }
-        let whole = digit.extent.as_const().filter(|d| *d <= self.limits.transposed_columns);
-        let size = whole.unwrap_or(self.limits.transposed_columns);
-        Some(self.tile_of(digit, size, whole.is_some()))
+        let mut size = run_length(self.limits.transposed_columns, items.into_iter());
+        let units = |size: i64| {
+            let extent = |d: &Digit| d.extent.hint(self.hints()).max(1);
+            let outer = phase.outer.iter().filter(|d| !phase.serial.contains(&d.var));
+            outer.map(|d| if d.var == digit.var { extent(d) / size } else { extent(d) }).product::<i64>()
+        };
+        while size > self.limits.fewest_columns.max(16) && units(size) < self.limits.enough_units {
+            size /= 2;
+        }
+        let whole = digit.extent.as_const().filter(|d| *d <= size);
+        Some(self.tile_of(digit, whole.unwrap_or(size), whole.is_some()))
     }
 
     fn tile_of(&mut self, digit: Digit, size: i64, whole: bool) -> Tile {
@@ -419,6 +421,9 @@ impl<'a> Builder<'a> {
             .filter(|d| d.var != var && !phase.serial.contains(&d.var))
             .map(|d| d.extent.hint(hints).max(1))
             .fold(1, i64::saturating_mul);
+        if let Some(size) = phase.column_tile(self.limits).filter(|_| phase.chunk.is_some() && !narrow) {
+            return Some(self.even_tile(digit, size));
+        }
         let kept = self.bytes_per_lane(phase);
         let kept = if narrow { kept.saturating_mul(self.limits.transposed_columns) } else { kept };
         let (mut size, smallest) = match kept {
@@ -430,19 +435,24 @@ impl<'a> Builder<'a> {
                 let room = 16 * self.limits.tile_bytes / kept;
                 let smallest = self.limits.smallest_tile.min(room).max(16);
                 let size = self.limits.state_tile.min(self.limits.tile_bytes / kept).max(smallest);
+                let size = phase.column_tile(self.limits).filter(|_| !narrow).unwrap_or(size);
                 (size / 16 * 16, smallest)
             }
         };
         while size / 2 >= smallest && extent / size * others < self.limits.enough_units {
             size /= 2;
         }
+        Some(self.even_tile(digit, size))
+    }
+
+    /// Tiles of nearly one size, at most the one given: the last one is not a rest of a few elements.
+    fn even_tile(&mut self, digit: Digit, mut size: i64) -> Tile {
         let whole = digit.extent.as_const().is_some_and(|d| d <= size);
         if let Some(d) = digit.extent.as_const() {
-            // Tiles of nearly one size: the last one is not a rest of a few elements.
             let tiles = (d + size - 1) / size;
             size = if whole { d.max(1) } else { ((d + tiles - 1) / tiles + 15) / 16 * 16 };
         }
-        Some(self.tile_of(digit, size, whole))
+        self.tile_of(digit, size, whole)
     }
 
     /// Bytes that are kept for each iteration of a tile: rows of local buffers, and states.
@@ -495,9 +505,18 @@ impl<'a> Builder<'a> {
         outers
     }
 
-    fn inner_chunk(&mut self, phase: &PhaseGroup<'_>, digit: LoopVar) -> InnerChunk {
+    fn inner_chunk(&mut self, phase: &PhaseGroup<'_>, digit: LoopVar, outers: &[OuterLoop]) -> InnerChunk {
         let inner = phase.stages.iter().flat_map(|s| &s.inner);
         let extent = inner.filter(|d| d.var == digit).map(|d| d.extent).next().unwrap_or(Size::ONE);
+        if phase.column_tile(self.limits).is_some() && !outers.is_empty() {
+            // Each part has a row of states to combine: no more parts than the threads need.
+            let units: i64 = outers.iter().map(|o| o.extent.hint(self.hints()).max(1)).product();
+            let chunks = (2 * self.limits.enough_units / units.max(1)).clamp(2, self.limits.chunks);
+            let limits = Limits { chunks, ..self.limits.clone() };
+            let fewest = self.limits.chunk_iterations;
+            let (size, parts) = chunk_size(extent, fewest, self.limits.rows_at_once, &limits, self.hints());
+            return InnerChunk { digit, part: self.fresh_var(), size, parts };
+        }
         let others = phase.stages.iter().flat_map(|s| &s.inner).filter(|d| d.var != digit);
         let row: i64 = others.map(|d| d.extent.hint(self.hints()).max(1)).fold(1, i64::saturating_mul);
         let multiple = if row >= self.limits.inner_chunk { 1 } else { self.limits.inner_chunk / row };
@@ -609,18 +628,21 @@ impl<'a> Builder<'a> {
     /// and cuts both into blocks whose transposed copies stay in the cache.
     fn transposed_loops(&mut self, stage: &PhaseStage<'_>, mut loops: Vec<StageLoop>) -> Vec<StageLoop> {
         let Some(rows) = loops.last().filter(|l| l.mapping == Mapping::Vector).cloned() else { return loops };
-        let weight = |columns: LoopVar| -> usize {
-            stage.members.iter().map(|m| tiling::transposed_accesses(m, columns, rows.digit)).sum()
+        let items = |columns: LoopVar| -> Vec<f64> {
+            let members = stage.members.iter();
+            let ops = members.flat_map(|m| tiling::transposed_accesses(m, columns, rows.digit));
+            ops.map(|op| item_bytes(self.program, op)).collect()
         };
         let is_long = |l: &&StageLoop| l.extent.hint(self.hints()) >= self.limits.fewest_columns;
         let candidates = loops[..loops.len() - 1].iter().filter(is_long).map(|l| l.digit);
-        let best = candidates.map(|d| (weight(d), d)).filter(|c| c.0 > 0).max_by_key(|c| c.0);
-        let Some((_, columns)) = best else { return loops };
+        let best = candidates.map(|d| (items(d), d)).max_by_key(|c| c.0.len());
+        let Some((items, columns)) = best.filter(|c| !c.0.is_empty()) else { return loops };
         let Some(at) = loops.iter().position(|l| l.digit == columns) else { return loops };
         loops.pop();
         let columns = loops.remove(at);
         let mut inside = Vec::new();
         for (one, size) in [(columns, self.limits.transposed_columns), (rows, self.limits.transposed_rows)] {
+            let size = run_length(size, items.iter().copied());
             if one.extent.as_const().is_some_and(|e| e <= size) {
                 inside.push(one);
                 continue;
@@ -659,6 +681,25 @@ impl<'a> Builder<'a> {
             out.push(one);
         }
         out
+    }
+
+    /// Lets several iterations of the loop around the vectorised one go into states at once, where these are kept for
+    /// each lane. Returns that loop's variable and how many.
+    fn rows_at_once(&self, stage: &PhaseStage<'_>, loops: &mut [StageLoop]) -> Option<(LoopVar, i64)> {
+        let [.., rows, lanes] = loops else { return None };
+        let reduced = |m: &&Member, l: &StageLoop| PhaseGroup::is_reduced(m, l.digit);
+        let members = &stage.members;
+        let streams = members.iter().all(|m| reduced(m, rows) && !reduced(m, lanes));
+        if !streams || lanes.mapping != Mapping::Vector || rows.mapping != Mapping::Serial || lanes.transposes
+        {
+            return None;
+        }
+        let ops: usize = members.iter().map(|m| m.body.ops.len()).sum();
+        let fits = |count: &i64| ops * *count as usize <= UNROLLED_OPS && rows.divides(*count);
+        let halves = std::iter::successors(Some(self.limits.rows_at_once), |n| Some(n / 2));
+        let count = halves.take_while(|n| *n > 1).find(fits)?;
+        rows.step = count;
+        Some((rows.var, count))
     }
 
     fn rounds(&self, member: &Member) -> bool {
@@ -808,6 +849,22 @@ fn weight(op: &Op) -> f64 {
         Op::Const(..) | Op::SizeValue(_) => 0.0,
         _ => 0.5,
     }
+}
+
+/// Bytes of the element that an operation loads or stores; 0 of others.
+fn item_bytes(program: &NestProgram, op: &Op) -> f64 {
+    match op {
+        Op::Load { buffer, .. } | Op::Store { buffer, .. } => program.buffer(*buffer).dtype.bytes() as f64,
+        _ => 0.0,
+    }
+}
+
+/// Iterations of a digit that fill as many cache lines with the smallest of some elements as `words` 4-byte ones do, or
+/// half as many.
+fn run_length(words: i64, items: impl Iterator<Item = f64>) -> i64 {
+    let smallest = items.fold(8.0, f64::min).max(1.0);
+    // Twice as many iterations at most: rows far apart share few places in the cache.
+    (words as f64 * (4.0 / smallest).min(2.0)).max(1.0) as i64
 }
 
 fn outer_digits(group: &Group) -> Vec<Digit> {

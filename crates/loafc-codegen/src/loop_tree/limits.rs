@@ -12,6 +12,10 @@ pub struct Limits {
     pub smallest_tile: i64,
     /// Bytes of a tile's states and rows that stay in the second-level cache, with room for what streams by.
     pub tile_bytes: i64,
+    /// Bytes of states that sums over columns keep in the first-level cache while rows stream by.
+    pub column_bytes: i64,
+    /// Most rows that go into such states at once, so that these are read and written less often.
+    pub rows_at_once: i64,
     /// Units that keep the threads of a machine busy.
     pub enough_units: i64,
     /// Elements that are worth a phase of their own.
@@ -27,9 +31,10 @@ pub struct Limits {
     pub block: i64,
     /// The same for a vectorised digit, where each lane has a state.
     pub vector_block: i64,
-    /// Iterations of the digit that transposed accesses are contiguous along: two cache lines of f32.
+    /// Iterations of the digit that transposed accesses are contiguous along, for 4-byte elements: four cache lines.
+    /// Smaller elements get as many lines.
     pub transposed_columns: i64,
-    /// Iterations of the vectorised digit in a transposed copy.
+    /// The same for the vectorised digit.
     pub transposed_rows: i64,
     /// A shorter digit is not worth a transposed copy.
     pub fewest_columns: i64,
@@ -42,6 +47,8 @@ impl Default for Limits {
             state_tile: 256,
             smallest_tile: 64,
             tile_bytes: 256 << 10,
+            column_bytes: 16 << 10,
+            rows_at_once: 4,
             enough_units: 16,
             long: 1 << 15,
             chunks: 64,
@@ -49,7 +56,7 @@ impl Default for Limits {
             inner_chunk: 1024,
             block: 1024,
             vector_block: 8192,
-            transposed_columns: 32,
+            transposed_columns: 64,
             transposed_rows: 64,
             fewest_columns: 8,
         }
@@ -64,6 +71,8 @@ impl Limits {
             state_tile: 16,
             smallest_tile: 16,
             tile_bytes: 4096,
+            column_bytes: 128,
+            rows_at_once: 2,
             enough_units: 16,
             long: 8,
             chunks: 3,

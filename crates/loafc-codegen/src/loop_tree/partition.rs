@@ -4,7 +4,7 @@
 
 use loafc_fuse::schedule::{Group, Member, Place};
 use loafc_ir::index::{IndexAtom, LoopVar};
-use loafc_ir::nest::{Op, StoreMode};
+use loafc_ir::nest::{Op, ReduceOp, StoreMode};
 use loafc_ir::size::{Size, SymbolValues};
 
 use super::limits::Limits;
@@ -42,6 +42,26 @@ pub struct PhaseGroup<'a> {
 }
 
 impl PhaseGroup<'_> {
+    /// Iterations of an outer digit in a tile where the phase does nothing but reduce along the other direction: rows
+    /// then stream by, and the tile's states stay in the cache. `None` where it does anything else.
+    pub fn column_tile(&self, limits: &Limits) -> Option<i64> {
+        let [stage] = self.stages.as_slice() else { return None };
+        let reduces_all =
+            |m: &&Member| !stage.inner.is_empty() && stage.inner.iter().all(|d| Self::is_reduced(m, d.var));
+        if !stage.members.iter().all(reduces_all) || !self.serial.is_empty() || reduces_outer_digit(self) {
+            return None;
+        }
+        let ops = stage.members.iter().flat_map(|m| &m.body.ops);
+        let bytes = ops.map(|op| match op {
+            Op::Reduce { op: ReduceOp::Welford, .. } => 32,
+            Op::Reduce { op: ReduceOp::ArgMax | ReduceOp::ArgMin, .. } => 12,
+            Op::Reduce { .. } => 4,
+            _ => 0,
+        });
+        let lanes = limits.column_bytes / bytes.sum::<i64>().max(1);
+        Some((lanes / 16 * 16).max(limits.state_tile.min(limits.column_bytes)))
+    }
+
     /// Whether a member's reductions run over a digit.
     pub fn is_reduced(member: &Member, var: LoopVar) -> bool {
         member.body.has_reduction() && member.reduced.get(var.0 as usize).copied().unwrap_or(false)
@@ -122,7 +142,8 @@ fn units(phase: &PhaseGroup<'_>, limits: &Limits, bytes: &dyn Fn(&Op) -> f64, hi
         .map(|d| {
             let extent = d.extent.hint(hints).max(1);
             if Some(d.var) == tiled {
-                (extent + limits.smallest_tile - 1) / limits.smallest_tile
+                let size = phase.column_tile(limits).unwrap_or(limits.smallest_tile);
+                (extent + size - 1) / size
             } else {
                 extent
             }
@@ -154,7 +175,8 @@ fn split_stage<'a>(
         stages: vec![PhaseStage { inner: rest.clone(), members: stage.members.clone() }],
         chunk: None,
     };
-    let enough_units = product(&phase.outer, hints) / limits.smallest_tile >= limits.enough_units;
+    let size = phase.column_tile(limits).unwrap_or(limits.smallest_tile);
+    let enough_units = product(&phase.outer, hints) / size >= limits.enough_units;
     if rest.is_empty() || enough_units {
         return (!free.is_empty()).then_some(phase);
     }

@@ -84,8 +84,28 @@ impl StageLoop {
         (blocks, self)
     }
 
+    /// Whether it may run over nothing. Parts and tiles of a digit exist only where the digit has iterations.
+    fn may_be_empty(&self) -> bool {
+        self.extent.as_const().is_none_or(|extent| extent <= 0)
+    }
+
     fn counts_blocks(&self) -> bool {
         self.var != self.digit
+    }
+
+    /// Whether all values from the first one on come in groups of this size.
+    pub(super) fn divides(&self, count: i64) -> bool {
+        let multiple = |s: Size| s.as_const().is_some_and(|s| s % count == 0);
+        let is_multiple = |index: &Index| {
+            let term = |(atom, factor): &(IndexAtom, Size)| match atom {
+                IndexAtom::Loop(v) => {
+                    multiple(*factor) || self.block.is_some_and(|(var, size)| var == *v && size % count == 0)
+                }
+                _ => false,
+            };
+            multiple(index.offset) && index.terms.iter().all(term)
+        };
+        self.step == 1 && is_multiple(&self.begin) && self.end.iter().all(is_multiple)
     }
 
     fn range(&self) -> Range {
@@ -134,11 +154,11 @@ pub(super) fn build_stage(
     context: &PhaseContext,
     stage: &PhaseStage<'_>,
     number: usize,
-    loops: Vec<StageLoop>,
+    (loops, rows): (Vec<StageLoop>, Option<(LoopVar, i64)>),
 ) -> Result<Vec<Node>, String> {
     let bounds = loops.last().map_or(Vec::new(), |last| cuts(stage, last));
     if bounds.is_empty() {
-        return build_part(builder, context, stage, number, loops, None);
+        return build_part(builder, context, stage, number, (loops, rows), None);
     }
     let mut nodes = Vec::new();
     for part in bounds.windows(2) {
@@ -148,7 +168,7 @@ pub(super) fn build_stage(
             last.begin = Index::constant(Size::from(*low));
             last.end = smallvec![Index::constant(Size::from(*high))];
             let known = Known { digit: last.digit, low: *low, high: *high };
-            nodes.extend(build_part(builder, context, stage, number, loops, Some(known))?);
+            nodes.extend(build_part(builder, context, stage, number, (loops, rows), Some(known))?);
         }
     }
     Ok(nodes)
@@ -220,7 +240,7 @@ fn build_part(
     context: &PhaseContext,
     stage: &PhaseStage<'_>,
     number: usize,
-    loops: Vec<StageLoop>,
+    (loops, rows): (Vec<StageLoop>, Option<(LoopVar, i64)>),
     range: Option<Known>,
 ) -> Result<Vec<Node>, String> {
     let depth = loops.len();
@@ -238,6 +258,8 @@ fn build_part(
         transposed: FxHashMap::default(),
         truths: FxHashMap::default(),
         fixed: None,
+        is_last_copy: true,
+        chains: FxHashMap::default(),
         range,
         builder,
         context,
@@ -249,9 +271,13 @@ fn build_part(
         versions: FxHashMap::default(),
         stored: FxHashMap::default(),
     };
-    let copies = context.unrolled.and_then(|d| d.extent.as_const()).unwrap_or(1);
+    let unrolled = context.unrolled.and_then(|d| Some((d.var, d.extent.as_const()?)));
+    let copies = unrolled.or(rows).map_or(1, |(_, copies)| copies);
     for copy in 0..copies {
-        one.fixed = context.unrolled.map(|d| (d.var, copy));
+        let constant = |(var, _)| (var, Index::constant(Size::from(copy)));
+        let row = |(var, _)| (var, Index::of_loop(var).shifted(Size::from(copy)));
+        one.fixed = unrolled.map(constant).or(rows.map(row));
+        one.is_last_copy = copy + 1 == copies;
         for (k, member) in stage.members.iter().enumerate() {
             one.member(member, (number, k))?;
         }
@@ -304,7 +330,7 @@ fn translate(
     builder: &mut Builder<'_>,
     context: &PhaseContext,
     op: &Op,
-    fixed: Option<(LoopVar, i64)>,
+    fixed: Option<&(LoopVar, Index)>,
     values: &dyn Fn(ValueId) -> Option<ValueId>,
 ) -> Result<Op, String> {
     let mut missing = None;
@@ -318,7 +344,7 @@ fn translate(
     }
     let of_value = |v: ValueId| values(v).unwrap_or(v);
     let of_loop = |v: LoopVar| match fixed {
-        Some((var, value)) if var == v => Index::constant(Size::from(value)),
+        Some((var, value)) if *var == v => value.clone(),
         _ => Index::of_loop(v),
     };
     let mut new = op.substitute(&of_loop, &of_value, &|_| None);
@@ -350,7 +376,11 @@ struct StageBuilder<'b, 'a> {
     /// Truth values that are known.
     truths: FxHashMap<ValueId, bool>,
     /// The current iteration of a digit that is written out.
-    fixed: Option<(LoopVar, i64)>,
+    fixed: Option<(LoopVar, Index)>,
+    /// Whether it is the last of those that are written out.
+    is_last_copy: bool,
+    /// The states of reductions by member, for the iterations that are written out.
+    chains: FxHashMap<(usize, ValueId), Vec<Link>>,
     /// What is known of the last loop's digit.
     range: Option<Known>,
     /// Accesses that go to a transposed copy of the current rectangle.
@@ -398,9 +428,17 @@ impl StageBuilder<'_, '_> {
                 Op::Reduce { op, value, position } if !trivial => {
                     let shared =
                         partial.as_ref().and_then(|p| p.states.iter().find(|s| s.0 == v)).map(|s| s.1);
-                    let chain = self.chain(*op, types[value.0 as usize], &reduced, shared);
+                    let chain = match self.chains.get(&(key.1, v)) {
+                        Some(chain) => chain.clone(),
+                        None => {
+                            let chain = self.chain(*op, types[value.0 as usize], &reduced, shared);
+                            self.merge_chain(&chain, &reduced);
+                            self.chains.insert((key.1, v), chain.clone());
+                            chain
+                        }
+                    };
                     states.push((v, chain.first().map_or(AccumulatorId(0), |l| l.state)));
-                    self.accumulate(&chain, &reduced, values[value], position.map(|p| values[&p]));
+                    self.accumulate(&chain, values[value], position.map(|p| values[&p]));
                     continue;
                 }
                 Op::Reduce { value, .. } => values[value],
@@ -409,7 +447,7 @@ impl StageBuilder<'_, '_> {
             };
             values.insert(v, value);
         }
-        if partial.is_some() || trivial || !member.body.has_reduction() {
+        if partial.is_some() || trivial || !member.body.has_reduction() || !self.is_last_copy {
             return Ok(());
         }
         let first = reduced.iter().position(|r| *r).unwrap_or(0);
@@ -491,9 +529,13 @@ impl StageBuilder<'_, '_> {
         (index, count)
     }
 
-    fn accumulate(&mut self, chain: &[Link], reduced: &[bool], value: ValueId, position: Option<ValueId>) {
+    fn accumulate(&mut self, chain: &[Link], value: ValueId, position: Option<ValueId>) {
         let Some(last) = chain.last() else { return };
         self.before[self.loops.len()].push(Node::Accumulate { into: last.state, value, position });
+    }
+
+    /// Combines each state with the one around it, behind the loops that it is for.
+    fn merge_chain(&mut self, chain: &[Link], reduced: &[bool]) {
         for pair in chain.windows(2) {
             let [outer, inner] = pair else { continue };
             let merge = vec![Node::Merge { into: outer.state, from: inner.state }];
@@ -535,7 +577,8 @@ impl StageBuilder<'_, '_> {
         dtype: DType,
         checked: bool,
     ) -> Result<ValueId, String> {
-        let mut new = translate(self.builder, self.context, op, self.fixed, &|v| values.get(&v).copied())?;
+        let mut new =
+            translate(self.builder, self.context, op, self.fixed.as_ref(), &|v| values.get(&v).copied())?;
         if let Some(value) = self.fold(&mut new, dtype) {
             return Ok(value);
         }
@@ -546,25 +589,25 @@ impl StageBuilder<'_, '_> {
                 if let (None, Some(value)) = (guard, self.stored.get(&(*slot, index.clone()))) {
                     return Ok(*value);
                 }
-                if self.builder.memory(*slot).len.is(0) {
-                    // No iteration reads from a buffer without elements, but a load that depends on no loop
-                    // would be moved in front of the empty one.
-                    let zero = Op::Const(scalar::zero(dtype), dtype);
-                    return Ok(self.push_once(zero, 0, dtype, 0));
-                }
                 // A checked index must not be used before its check.
                 let stays = self.written.contains(buffer) || (checked && index.is_indirect());
                 let version = self.versions.get(slot).copied().unwrap_or(0);
-                let lowest = if stays { innermost } else { 0 };
+                let lowest = if stays { innermost } else { self.behind_empty_loops() };
                 Ok(self.push_once(new, version, dtype, lowest))
             }
             (_, Op::Store { .. }) => Ok(self.store(new, dtype)),
             (_, Op::Check(_, message)) => {
                 self.builder.add_check(message);
-                Ok(self.push(new, dtype, innermost))
+                Ok(self.push(new, dtype, self.behind_empty_loops()))
             }
             _ => Ok(self.push_once(new, 0, dtype, 0)),
         }
+    }
+
+    /// The number of loops inside of which operations run only when the program says so: what may fail, or reads what
+    /// may not be there, must not be moved in front of a loop that may run over nothing.
+    fn behind_empty_loops(&self) -> usize {
+        self.loops.iter().rposition(StageLoop::may_be_empty).map_or(0, |k| k + 1)
     }
 
     /// Uses what is known of truth values: returns the value where it exists already, and otherwise may

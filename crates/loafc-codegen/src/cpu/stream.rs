@@ -1,0 +1,99 @@
+//! Hints for the memory system. Large results that a kernel only writes go past the cache in whole aligned vectors:
+//! they need not be read before, and leave the cache to what is read again. Short runs of memory at a distance are
+//! fetched ahead: the machine finds out by itself only where a run goes on.
+//!
+//! Stores that bypass the cache need aligned addresses. Positions are known to be multiples while code is generated;
+//! where the buffers begin is looked at when a kernel runs, which has code for either case.
+
+use llvm_sys::LLVMIntPredicate::LLVMIntEQ;
+use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::size::Size;
+
+use super::emit::{Emitter, LanePlace, Lanes, Place};
+use super::ir::V;
+use crate::kernel::Access;
+use crate::loop_tree::{Kernel, MemoryPlace};
+
+/// Results from this size on leave the cache before anyone reads them.
+const STREAMED_BYTES: i64 = 16 << 20;
+
+/// What such stores are aligned to: a cache line.
+pub(super) const LINE_BYTES: i64 = 64;
+
+/// How far ahead of a loop the buffers that it reads are fetched.
+const AHEAD_BYTES: i64 = 4096;
+
+/// The memories of a kernel that do not stay in any cache from one kernel to the next, and are only read.
+pub(super) fn large(kernel: &Kernel) -> Vec<bool> {
+    let is_large = |m: &crate::loop_tree::Memory| {
+        let bytes = m.len.as_const().map(|len| len.saturating_mul(m.dtype.bytes() as i64));
+        m.place == MemoryPlace::Param(Access::Read) && bytes.is_some_and(|b| b >= STREAMED_BYTES)
+    };
+    kernel.memory.iter().map(is_large).collect()
+}
+
+/// The memories of a kernel that are written past the cache.
+pub(super) fn streamed(kernel: &Kernel) -> Vec<bool> {
+    let is_streamed = |m: &crate::loop_tree::Memory| {
+        let bytes = m.len.as_const().map(|len| len.saturating_mul(m.dtype.bytes() as i64));
+        // The fence behind such stores is an instruction of x86.
+        cfg!(target_arch = "x86_64")
+            && m.place == MemoryPlace::Param(Access::Write)
+            && bytes.is_some_and(|b| b >= STREAMED_BYTES)
+    };
+    kernel.memory.iter().map(is_streamed).collect()
+}
+
+pub(super) fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a.abs() } else { gcd(b, a % b) }
+}
+
+impl Emitter<'_, '_, '_> {
+    /// Whether all streamed memories begin at a cache line.
+    pub(super) fn all_aligned(&self) -> V {
+        let ir = &self.ir;
+        let bases = self.memory.iter().zip(&self.streamed).filter(|(_, s)| **s);
+        let bits = bases.map(|(base, _)| ir.address(*base)).reduce(|a, b| ir.or(a, b));
+        let low = ir.and(bits.unwrap_or_else(|| ir.i64(0)), ir.i64(LINE_BYTES - 1));
+        ir.icmp(LLVMIntEQ, low, ir.i64(0))
+    }
+
+    /// A number that every value of a variable is a multiple of; 0 for one that is always 0.
+    fn divisor_of_var(&self, var: LoopVar) -> i64 {
+        self.divisors.get(&var).copied().unwrap_or(1)
+    }
+
+    /// A number that every value of an index is a multiple of; 0 for one that is always 0.
+    pub(super) fn divisor(&self, index: &Index) -> i64 {
+        let factor = |s: Size| s.as_const().unwrap_or(1);
+        index.terms.iter().fold(factor(index.offset), |divisor, (atom, stride)| {
+            let of_atom = match atom {
+                IndexAtom::Loop(var) => self.divisor_of_var(*var),
+                _ => 1,
+            };
+            gcd(divisor, factor(*stride).saturating_mul(of_atom))
+        })
+    }
+
+    /// The alignment with which whole vectors at a place go past the cache; `None` where they don't.
+    pub(super) fn streamed_alignment(&self, buffer: usize, place: &Place, lanes: Lanes) -> Option<u32> {
+        let contiguous = matches!(place.lanes, LanePlace::Stride(s) if s.is(1));
+        if !self.streaming || !self.streamed[buffer] || !contiguous || lanes.mask.is_some() {
+            return None;
+        }
+        let item = self.kernel.memory[buffer].dtype.bytes() as i64;
+        let vector = i64::from(lanes.count) * item;
+        let whole = place.divisor % i64::from(lanes.count) == 0 && vector.count_ones() == 1 && vector >= 16;
+        whole.then(|| vector.min(LINE_BYTES) as u32)
+    }
+
+    /// Fetches what a loop over a large buffer will read, a page ahead of it: so many loads of a loop that computes little
+    /// are under way at once that the machine's own prefetching falls behind them.
+    pub(super) fn fetch_ahead(&self, buffer: usize, pointer: V, lanes: Lanes) {
+        if lanes.mask.is_some() || !self.large[buffer] || !self.fetches_ahead {
+            return;
+        }
+        let ahead = self.ir.element(self.ir.int(8), pointer, self.ir.i64(AHEAD_BYTES));
+        self.ir.prefetch(ahead, false);
+    }
+}
