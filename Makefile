@@ -1,6 +1,6 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python bench-scheduler check-census check-models bench-overhead lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu check-census check-models bench-overhead lint fmt
 
 PY := .venv/bin/python
 

@@ -84,6 +84,39 @@ def test_missed_bars_are_named(values, message):
     assert missed.startswith("bad") and message in missed
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sums_and_transposed",
+        "layer_norm_train",
+        "softmax_outer",
+        "cross_entropy",
+        "argmax_columns",
+        "variance_columns",
+        "sum_all",
+        "sum_rows_and_columns",
+        "scatter_add",
+        "cumsum_rows",
+        "cumsum_columns",
+    ],
+)
+def test_two_threads_give_the_bits_of_one(name):
+    (chosen,) = (p for p in PROGRAMS if p.name == name)
+    case = cpu.Case(chosen)
+    compiled = torch.compile(chosen.fn, backend="loafc", dynamic=False)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            inputs = case.fresh_inputs()
+            results.append(case._results(cpu._run(compiled, inputs, chosen.train), inputs))
+    finally:
+        torch.set_num_threads(before)
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
 def test_notes_name_programs():
     assert set(cpu.NOTES) <= {p.name for p in PROGRAMS}
 

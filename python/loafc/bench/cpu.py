@@ -45,7 +45,23 @@ SMALL_LEAST = 1.0
 SMALL_SECONDS = 2e-3
 
 # Why a program stays below FLOOR_NOTED.
-NOTES: dict[str, str] = {}
+NOTES = {
+    "bf16_transposed": "reads and writes runs of four cache lines at distances of pages, which nothing fetches ahead",
+    "uint8_transposed": "reads and writes runs of two cache lines at distances of pages, which nothing fetches ahead",
+    "softmax_outer": "a tile's rows lie 32 KiB apart and share so few places in the cache that each pass fetches them",
+    "cumsum_rows": "adds up in f64, one element after the other, as PyTorch does",
+    "cumsum_columns": "adds up in f64, two conversions for an element",
+    "argmax_columns": "compares values and 8-byte positions, NaNs apart, for every element of 4 bytes",
+    "variance_columns": "sums and squares in f64, four states of 8 bytes for every element of 4 bytes",
+    "norm_quantise_blocks": "a maximum over each block of 32 and a division for each element, besides the norm",
+    "swiglu_bf16": "an exponential and a division for each 6 bytes: computing takes longer than memory",
+    "gelu_tanh_train": "a hyperbolic tangent in either direction: computing takes longer than memory",
+    "long_chain": "64 operations, 8 square roots among them, for each 12 bytes",
+    "transcendental_chain": "tanh, sin, exp and log1p for each 8 bytes: about 120 instructions for a vector",
+    "scatter_add": "adds rows up in their order, so that threads share columns and read short runs of each row",
+    "upsample_nearest": "gathers each element at a 64-bit index that is computed from floats",
+    "upsample_bilinear": "gathers four elements for each result, at 64-bit indices that are computed from floats",
+}
 
 
 @dataclass(frozen=True)
