@@ -608,7 +608,8 @@ fn nest_programs_print_every_operation() {
 #[test]
 fn the_example_of_the_reference_page_is_a_program() {
     let page = include_str!("../../../../docs/loaf.md");
-    let mut examples = page.split("```loaf\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+    let mut examples =
+        page.split("```loaf\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
     let graph = parse(examples.next().expect("an example"), "docs/loaf.md").unwrap();
     assert_eq!(graph.outputs.len(), 4);
     assert_eq!(parse(&graph.to_string(), "printed").unwrap().to_string(), graph.to_string());
