@@ -111,3 +111,11 @@ def test_other_shapes_types_and_integers_differ():
 def test_only_a_difference_that_aot_eager_shares_is_not_the_compilers(status, severity, other, shared):
     row = Row("m", "s", "inference", {"status": status, "severity": severity, "detail": ""}, other)
     assert row.status == ("as aot_eager" if shared else status)
+
+
+@pytest.mark.parametrize(("severity", "status"), [(1e-8, "same in fp64"), (0.5, "different")])
+def test_a_difference_that_float64_does_not_have_is_rounding(severity, status):
+    finding = {"status": "different", "severity": 10.0, "detail": ""}
+    eager = {"status": "same", "severity": 0.0, "detail": ""}
+    row = Row("m", "s", "training", finding, eager, {"status": "same", "severity": severity, "detail": ""})
+    assert row.status == status

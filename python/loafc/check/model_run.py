@@ -34,7 +34,7 @@ from .model_values import Difference, Values, differences
 SEED = 1234
 CALLS = 2
 KINDS = ("inference", "training")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 # How many differences are told for a model.
 _TOLD = 5

@@ -2,7 +2,8 @@
 
 Each model runs in a process of its own, so that a crash is a finding. What differs is run again through
 ``aot_eager``, which traces in the same way but computes with eager mode's operators: a difference that it shares isn't
-the compiler's and is told as such.
+the compiler's and is told as such. It runs in float64 as well: where that is the same, what differed is rounding, such
+as a value beside zero whose rectifier opens in one program only.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ SECONDS = 900
 # What ends the check with status 1.
 FAILURES = ("different", "fallback", "error", "crash")
 
+# A float64 run is the same when its errors are this part of what is allowed at most: those of float32 are far larger.
+_EXACT = 1e-3
+
 # aot_eager shares a difference that is at least this part of loafc's.
 _SHARED = 0.5
 
@@ -41,12 +45,18 @@ class Row:
     kind: str
     finding: dict[str, Any]
     aot_eager: dict[str, Any] | None = field(default=None)
+    float64: dict[str, Any] | None = field(default=None)
 
     @property
     def status(self) -> str:
-        """``same``, ``as aot_eager``, ``not there``, ``eager fails`` or one of the failures."""
+        """``same``, ``as aot_eager``, ``same in fp64``, ``not there``, ``eager fails`` or one of the failures."""
         status = self.finding["status"]
-        return "as aot_eager" if status in ("different", "error") and self._is_shared() else status
+        if status in ("different", "error") and self._is_shared():
+            return "as aot_eager"
+        return "same in fp64" if status == "different" and self._is_rounding() else status
+
+    def _is_rounding(self) -> bool:
+        return self.float64 is not None and self.float64["status"] == "same" and self.float64["severity"] < _EXACT
 
     def _is_shared(self) -> bool:
         other = self.aot_eager
@@ -70,6 +80,10 @@ class Row:
         line += f"\n    {found['detail']}"
         if self.aot_eager is not None:
             line += f"\n    aot_eager: {self.aot_eager['status']}: {self.aot_eager['detail']}"
+        if self.float64 is not None:
+            line += (
+                f"\n    in float64: {self.float64['status']}, worst {self.float64.get('severity', 0.0):.3g} of allowed"
+            )
         return line
 
     def to_json(self) -> dict[str, Any]:
@@ -81,6 +95,7 @@ class Row:
             "status": self.status,
             "loafc": self.finding,
             "aot_eager": self.aot_eager,
+            "float64": self.float64,
         }
 
 
@@ -115,8 +130,10 @@ def rows_of(zoo: Path, name: str, suite: str, kinds: list[str], dtype: str) -> I
     findings = examine(zoo, name, kinds, dtype, "loafc")
     again = [k for k in kinds if findings[k]["status"] in ("different", "error")]
     others = examine(zoo, name, again, dtype, "aot_eager") if again else {}
+    different = [k for k in again if findings[k]["status"] == "different" and dtype == "fp32"]
+    exact = examine(zoo, name, different, "fp64", "loafc") if different else {}
     for kind in kinds:
-        yield Row(name, suite, kind, findings[kind], others.get(kind))
+        yield Row(name, suite, kind, findings[kind], others.get(kind), exact.get(kind))
 
 
 def main(args: list[str]) -> int:
