@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch._refs as refs
 
 from ._torch_compat import inductor_decompositions
 
@@ -24,6 +25,8 @@ _KEPT = (
     # Becomes the root of a variance rounded to f32, which may be below f32's range where the root is not.
     aten.std,
     aten.std_mean,
+    # Its weight becomes a factor of `add`, which is rounded to the tensors' type where a weight is not.
+    aten.lerp,
 )
 
 
@@ -65,8 +68,20 @@ def _split(x: torch.Tensor, split_size: int, dim: int = 0) -> Any:
     return aten.split_with_sizes.default(x, sizes, dim)
 
 
+def _linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = None, **how: Any) -> Any:
+    """Integers are steps of an f64, rounded towards zero, of integers: f32 misses some."""
+    if dtype is None or dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        return refs.linspace(start, end, steps, dtype=dtype, **how)
+    ends = [prims.convert_element_type(e, dtype) if isinstance(e, torch.Tensor) else int(e) for e in (start, end)]
+    return prims.convert_element_type(refs.linspace(*ends, steps, dtype=torch.float64, **how), dtype)
+
+
 # Taken apart in another way than TorchInductor does.
 _OWN: dict[Any, Callable[..., Any]] = {
+    aten.linspace.default: _linspace,
+    aten.linspace.Tensor_Tensor: _linspace,
+    aten.linspace.Tensor_Scalar: _linspace,
+    aten.linspace.Scalar_Tensor: _linspace,
     aten.max_pool2d_with_indices.default: _max_pool2d,
     aten.split.Tensor: _split,
 }

@@ -23,6 +23,7 @@ DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.uint16: "u16",
     torch.uint8: "u8",
     torch.bool: "b8",
+    torch.complex32: "c32",
     torch.complex64: "c64",
     torch.complex128: "c128",
 }

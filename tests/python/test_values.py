@@ -414,3 +414,86 @@ def test_results_do_not_depend_on_the_number_of_threads(threads):
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+_BY_A_NUMBER = {
+    "add": lambda x, s: x + s,
+    "sub": lambda x, s: x - s,
+    "rsub": lambda x, s: s - x,
+    "mul": lambda x, s: x * s,
+    "div": lambda x, s: x / s,
+    "floor_divide": lambda x, s: x // s,
+    "divide and truncate": lambda x, s: torch.div(x, s, rounding_mode="trunc"),
+    "fmod": lambda x, s: torch.fmod(x, s),
+    "remainder": lambda x, s: torch.remainder(x, s),
+    "remainder of a number": lambda x, s: torch.remainder(s, x),
+    "pow": lambda x, s: x.abs() ** s,
+    "pow of a number": lambda x, s: s**x,
+    "add a multiple": lambda x, s: torch.add(x, x.flip(0), alpha=s),
+    "subtract a multiple": lambda x, s: torch.sub(x, x.flip(0), alpha=s),
+    "lerp": lambda x, s: torch.lerp(x, x.flip(0), s / 4),
+    "clamp": lambda x, s: x.clamp(-s, s),
+    "gt": lambda x, s: x > s,
+    "mul by a tensor": lambda x, s: x * torch.tensor(s),
+    "floor_divide by a tensor": lambda x, s: x // torch.tensor(s),
+    "fmod by a tensor": lambda x, s: torch.fmod(x, torch.tensor(s)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_are_rounded_to_narrow_types_where_eager_mode_rounds_them(dtype):
+    x = (torch.randn(512) * 3).to(dtype)
+
+    def all_of(x):
+        return [fn(x, s) for fn in _BY_A_NUMBER.values() for s in (0.3, 1.7)]
+
+    for got, want in zip(compiled(all_of)(x), all_of(x), strict=True):
+        assert torch.equal(got.nan_to_num(), want.nan_to_num())
+
+
+_OUT_OF_RANGE = {
+    "gather": (RuntimeError, lambda x, i: x.gather(0, i)),
+    "scatter": (RuntimeError, lambda x, i: x.scatter(0, i, 1.0)),
+    "scatter_add": (RuntimeError, lambda x, i: x.scatter_add(0, i, x)),
+    "index_add": (RuntimeError, lambda x, i: x[:, None].index_add(0, i, x[:, None])),
+    "index": (IndexError, lambda x, i: x[i]),
+    "index_put": (IndexError, lambda x, i: x.index_put((i,), x)),
+    "index_select": (IndexError, lambda x, i: x.index_select(0, i)),
+    "embedding": (IndexError, lambda x, i: torch.nn.functional.embedding(i, x[:, None])),
+}
+
+
+@pytest.mark.parametrize("name", _OUT_OF_RANGE)
+def test_positions_out_of_range_raise_what_eager_mode_raises(name):
+    error, fn = _OUT_OF_RANGE[name]
+    x, i = torch.randn(3), torch.tensor([0, 7, 1])
+    for run in (fn, compiled(fn)):
+        with pytest.raises((IndexError, RuntimeError)) as raised:
+            run(x, i)
+        assert raised.type is error
+
+
+@pytest.mark.parametrize("index", [0, [0]], ids=["a number", "one position"])
+def test_a_tensor_without_dimensions_has_one_row(index):
+    x, i, source = torch.tensor(1.0), torch.tensor(index), torch.tensor(2.0)
+    check(lambda x, i, s: (x.index_add(0, i, s), x.index_copy(0, i, s), x.index_fill(0, i, 3.0)), x, i, source)
+
+
+def test_moments_of_nothing_are_nan():
+    fn = lambda x: (torch.var_mean(x), torch.std_mean(x, 0), x.var(), x.mean(0))
+    check(fn, torch.zeros(0, 3))
+    check(fn, torch.zeros(0))
+
+
+def test_integers_between_two_are_cut_as_in_eager_mode():
+    def fn(x):
+        return x + torch.linspace(-4, 100, 50, dtype=torch.int64), torch.linspace(2.7, -9, 31, dtype=torch.int32)
+
+    check(fn, torch.zeros(50, dtype=torch.int64))
+
+
+def test_complex_halves_pass_through():
+    x = torch.randn(8)
+    got = compiled(lambda x: (x.chalf(), x + 1))(x)
+    assert torch.equal(torch.view_as_real(got[0]), torch.view_as_real(x.chalf()))
+    assert torch.equal(got[1], x + 1)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 use loafc_fuse::schedule::{Group, Schedule, ScheduledStep};
-use loafc_ir::nest::{BufferId, NestProgram};
+use loafc_ir::nest::{BufferId, Failure, NestProgram};
 use loafc_ir::size::Size;
 
 use crate::code::{self, LoadedObject, ObjectStore, Origin, Wanted};
@@ -17,7 +17,7 @@ use crate::loop_tree::{self, Built, Kernel, Limits, MemoryPlace, SizeSlots};
 /// `buffers` holds a pointer to the first element of each parameter's buffer, `sizes` the values of
 /// [`KernelUse::sizes`], `shared_scratch` is one block for all threads and all phases of a call,
 /// `thread_scratch` one block for each thread; both are aligned to 64 bytes and need no initial content.
-/// Returns 0, or 1 + the position in [`CompiledKernel::check_messages`] of a check that failed.
+/// Returns 0, or 1 + the position in [`CompiledKernel::failures`] of a check that failed.
 pub type Entry = unsafe extern "C" fn(
     buffers: *const *mut u8,
     sizes: *const i64,
@@ -67,8 +67,8 @@ pub struct CompiledKernel {
     pub name: Arc<str>,
     /// The buffers, in the order in which [`Entry`] gets them.
     pub params: Vec<KernelParam>,
-    /// Messages of the checks, by number.
-    pub check_messages: Vec<Arc<str>>,
+    /// What its checks fail with, by number.
+    pub failures: Vec<Failure>,
     /// The code; a phase starts when all units of the phase before have ended.
     pub code: Arc<LoadedObject>,
     /// Where the code came from.
@@ -240,7 +240,7 @@ fn compile_trees(
         Arc::new(CompiledKernel {
             name: tree.kernel.name.clone(),
             params: params.collect(),
-            check_messages: tree.kernel.check_messages.clone(),
+            failures: tree.kernel.failures.clone(),
             code: found.loaded,
             origin: found.origin,
             text: found.texts.map(|(llvm_ir, assembly)| KernelText {

@@ -378,10 +378,10 @@ fn add_guard(op: Op, guard: ValueId, body: &mut Body) -> Op {
         Op::Store { buffer, index, value, guard, mode } => {
             Op::Store { buffer, index, value, guard: Some(both(guard)), mode }
         }
-        Op::Check(value, message) => {
+        Op::Check(value, failure) => {
             // Outside of the range nothing is wrong.
             let outside = body.push(Op::Unary(loafc_ir::nest::UnaryOp::Not, guard));
-            Op::Check(body.push(Op::Binary(loafc_ir::nest::BinaryOp::Or, value, outside)), message)
+            Op::Check(body.push(Op::Binary(loafc_ir::nest::BinaryOp::Or, value, outside)), failure)
         }
         other => other,
     }

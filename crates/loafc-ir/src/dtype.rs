@@ -25,6 +25,8 @@ pub enum DType {
     U16,
     U8,
     Bool,
+    /// Two f16; only for extern calls.
+    C32,
     /// Two f32; only for extern calls.
     C64,
     /// Two f64; only for extern calls.
@@ -33,7 +35,7 @@ pub enum DType {
 
 impl DType {
     /// All element types, in a fixed order.
-    pub const ALL: [DType; 17] = [
+    pub const ALL: [DType; 18] = [
         DType::F64,
         DType::F32,
         DType::F16,
@@ -49,6 +51,7 @@ impl DType {
         DType::U16,
         DType::U8,
         DType::Bool,
+        DType::C32,
         DType::C64,
         DType::C128,
     ];
@@ -58,7 +61,7 @@ impl DType {
         match self {
             DType::C128 => 16,
             DType::F64 | DType::I64 | DType::U64 | DType::C64 => 8,
-            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F32 | DType::I32 | DType::U32 | DType::C32 => 4,
             DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 2,
             DType::F8E4M3FN | DType::F8E5M2 | DType::I8 | DType::U8 | DType::Bool => 1,
         }
@@ -82,6 +85,7 @@ impl DType {
             DType::U16 => "u16",
             DType::U8 => "u8",
             DType::Bool => "b8",
+            DType::C32 => "c32",
             DType::C64 => "c64",
             DType::C128 => "c128",
         }
@@ -114,12 +118,12 @@ impl DType {
 
     /// A complex type.
     pub const fn is_complex(self) -> bool {
-        matches!(self, DType::C64 | DType::C128)
+        matches!(self, DType::C32 | DType::C64 | DType::C128)
     }
 
     /// Whether kernels can load, compute in and store this type. Others only pass through extern calls.
     pub const fn has_kernels(self) -> bool {
-        !matches!(self, DType::C64 | DType::C128 | DType::U64 | DType::U32 | DType::U16)
+        !self.is_complex() && !matches!(self, DType::U64 | DType::U32 | DType::U16)
     }
 
     /// The type that arithmetic on this storage type is done in: f32 for the floats narrower than that,

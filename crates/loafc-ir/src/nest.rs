@@ -153,7 +153,38 @@ pub enum Op {
         mode: StoreMode,
     },
     /// Fails the program with this message where the value is false (bounds of indices, divisors of zero).
-    Check(ValueId, Arc<str>),
+    Check(ValueId, Failure),
+}
+
+/// What the program fails with where a check's value is false.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Failure {
+    /// Front ends raise an error of this kind.
+    pub kind: FailureKind,
+    /// What it says.
+    pub message: Arc<str>,
+}
+
+/// Kinds of failures. PyTorch raises an error of another class for each.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// A position outside of a tensor, where eager mode raises an `IndexError`.
+    Index,
+    /// Any other value that an operator refuses.
+    Value,
+}
+
+impl Failure {
+    /// A failure of the kind [`FailureKind::Value`].
+    pub fn value(message: impl Into<Arc<str>>) -> Failure {
+        Failure { kind: FailureKind::Value, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
 }
 
 /// How a store combines with what is in memory.

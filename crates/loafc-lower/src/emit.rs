@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::{BinaryOp, Body, Loop, LoopNest, Op, UnaryOp, ValueId};
+use loafc_ir::nest::{BinaryOp, Body, Failure, Loop, LoopNest, Op, UnaryOp, ValueId};
 use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -206,17 +206,17 @@ impl<'a> Emitter<'a> {
                 };
                 self.emit(*source, at, inner)
             }
-            Expr::Checked { value, condition, message } => {
+            Expr::Checked { value, condition, failure } => {
                 let condition = self.emit(*condition, at, guard);
                 let value = self.emit(*value, at, guard);
-                self.check(condition, message.clone(), guard);
+                self.check(condition, failure.clone(), guard);
                 value
             }
         }
     }
 
     /// Fails the program where the condition is false and the guard is true.
-    fn check(&mut self, condition: ValueId, message: Arc<str>, guard: Option<ValueId>) {
+    fn check(&mut self, condition: ValueId, failure: Failure, guard: Option<ValueId>) {
         if self.known_bool(condition) == Some(true) {
             return;
         }
@@ -227,7 +227,7 @@ impl<'a> Emitter<'a> {
                 self.push(Op::Binary(BinaryOp::Or, condition, outside))
             }
         };
-        self.push(Op::Check(condition, message));
+        self.push(Op::Check(condition, failure));
     }
 
     /// An integer division that fails the program on a zero divisor, as PyTorch does, and itself divides by one
@@ -249,7 +249,7 @@ impl<'a> Emitter<'a> {
         let zero = self.constant(Scalar::Int(0), dtype);
         let one = self.constant(Scalar::Int(1), dtype);
         let fine = self.push(Op::Binary(BinaryOp::Ne, b, zero));
-        self.check(fine, Arc::from("ZeroDivisionError: integer division or modulo by zero"), guard);
+        self.check(fine, Failure::value("ZeroDivisionError: integer division or modulo by zero"), guard);
         let divisor = self.push(Op::Where(fine, b, one));
         self.push(Op::Binary(op, a, divisor))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::graph::{Device, Dims, contiguous_strides};
 use loafc_ir::index::Index;
-use loafc_ir::nest::{BinaryOp, BufferId, TensorView, UnaryOp};
+use loafc_ir::nest::{BinaryOp, BufferId, Failure, TensorView, UnaryOp};
 use loafc_ir::size::Size;
 use smallvec::SmallVec;
 
@@ -56,7 +56,7 @@ pub(crate) enum Expr {
     /// The source where the condition holds; elsewhere nothing is read and the value means nothing.
     Guarded { condition: ExprId, source: ExprId },
     /// The value, once the condition has been found true; the program fails with the message where it is false.
-    Checked { value: ExprId, condition: ExprId, message: Arc<str> },
+    Checked { value: ExprId, condition: ExprId, failure: Failure },
 }
 
 /// What it takes to compute an element anew.

@@ -44,6 +44,8 @@ pub(crate) enum FinishValue {
     Second,
     /// The first divided by the number of elements.
     Mean,
+    /// The first of [`ReduceOp::Welford`], NaN where there are no elements.
+    WelfordMean,
     /// The second divided by the number of elements less this correction.
     Variance(f64),
     /// The root of that.
@@ -166,7 +168,7 @@ impl Lowering<'_> {
             .iter()
             .map(|finish| {
                 let result = match finish.value {
-                    FinishValue::First | FinishValue::Mean => value,
+                    FinishValue::First | FinishValue::Mean | FinishValue::WelfordMean => value,
                     FinishValue::Root => self.unary(UnaryOp::Sqrt, value),
                     FinishValue::Second if reduction.op == ReduceOp::Welford => {
                         self.spread_of_one(value, 0.0)
@@ -232,12 +234,25 @@ fn finish_value(
             let n = count_value(emitter, count, dtype);
             emitter.push(Op::Binary(BinaryOp::Div, first, n))
         }
+        FinishValue::WelfordMean => mean_of_some(emitter, first, count, dtype),
         FinishValue::Variance(correction) => variance(emitter, second, count, correction, dtype),
         FinishValue::Deviation(correction) => {
             let variance = variance(emitter, second, count, correction, dtype);
             emitter.unary(UnaryOp::Sqrt, variance)
         }
     }
+}
+
+/// A mean, or NaN where it is one of nothing.
+fn mean_of_some(emitter: &mut Emitter, mean: ValueId, count: Size, dtype: DType) -> ValueId {
+    if count.as_const().is_some_and(|c| c != 0) {
+        return mean;
+    }
+    let n = count_value(emitter, count, dtype);
+    let zero = emitter.constant(Scalar::Float(0.0), dtype);
+    let nan = emitter.constant(Scalar::Float(f64::NAN), dtype);
+    let empty = emitter.push(Op::Binary(BinaryOp::Eq, n, zero));
+    emitter.push(Op::Where(empty, nan, mean))
 }
 
 /// Sum of squares over the count less the correction, which counts as zero when negative.

@@ -92,7 +92,7 @@ fn data_type(dtype: DType) -> DataType {
         DType::I64 | DType::I32 | DType::I16 | DType::I8 => INT,
         DType::U64 | DType::U32 | DType::U16 | DType::U8 | DType::F8E4M3FN | DType::F8E5M2 => UINT,
         DType::Bool => BOOL,
-        DType::C64 | DType::C128 => COMPLEX,
+        DType::C32 | DType::C64 | DType::C128 => COMPLEX,
     };
     DataType { code, bits: 8 * dtype.bytes() as u8, lanes: 1 }
 }

@@ -1,6 +1,7 @@
 //! Turns the compiler's errors into Python's: `loafc.errors`' classes for what fails to compile, PyTorch's own error
 //! for an operator that failed, and the class that eager mode raises where a check in a kernel failed.
 
+use loafc_ir::nest::FailureKind;
 use loafc_runtime::RunError;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -21,10 +22,10 @@ pub fn run_error(py: Python<'_>, error: RunError) -> PyErr {
             Ok(original) => *original,
             Err(source) => PyRuntimeError::new_err(format!("extern call `{}` failed: {source}", call.op)),
         },
-        RunError::Check { message, .. } if is_about_an_index(&message) => {
-            PyIndexError::new_err(message.to_string())
-        }
-        RunError::Check { message, .. } => PyRuntimeError::new_err(message.to_string()),
+        RunError::Check { failure, .. } => match failure.kind {
+            FailureKind::Index => PyIndexError::new_err(failure.to_string()),
+            FailureKind::Value => PyRuntimeError::new_err(failure.to_string()),
+        },
         RunError::InputCount { .. }
         | RunError::InputKind { .. }
         | RunError::InputDType { .. }
@@ -33,8 +34,4 @@ pub fn run_error(py: Python<'_>, error: RunError) -> PyErr {
         | RunError::InputStrides { .. } => PyValueError::new_err(error.to_string()),
         other => loafc_error(py, "LoafcError", other),
     }
-}
-
-fn is_about_an_index(message: &str) -> bool {
-    message.contains("index") || message.contains("out of bounds") || message.contains("out of range")
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use loafc_ir::nest::Failure;
 use smallvec::SmallVec;
 
 use crate::call_plan::{CallPlan, PlannedKind, PlannedOutput, PlannedPhase, PlannedTensor};
@@ -201,9 +202,9 @@ unsafe fn run_kernel(
 
 #[cold]
 fn failed_check(kernel: &LinkedKernel, code: i32) -> RunError {
-    let known = usize::try_from(code - 1).ok().and_then(|k| kernel.check_messages.get(k).cloned());
-    let message = known.unwrap_or_else(|| format!("check {code} failed").into());
-    RunError::Check { kernel: kernel.name.clone(), message }
+    let known = usize::try_from(code - 1).ok().and_then(|k| kernel.failures.get(k).cloned());
+    let failure = known.unwrap_or_else(|| Failure::value(format!("check {code} failed")));
+    RunError::Check { kernel: kernel.name.clone(), failure }
 }
 
 fn tensor_refs<'a>(tensors: &'a [PlannedTensor], state: &CallState) -> SmallVec<[TensorRef<'a>; 6]> {

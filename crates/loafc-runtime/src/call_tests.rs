@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loafc_codegen::kernel::{Entry, PhaseSizes};
 use loafc_ir::dtype::DType;
 use loafc_ir::graph::{Arg, Device, TensorId, TensorType};
-use loafc_ir::nest::{Buffer, BufferId, BufferSource, ExternCall, NestProgram, Output, StepId, TensorView};
+use loafc_ir::nest::{
+    Buffer, BufferId, BufferSource, ExternCall, Failure, NestProgram, Output, StepId, TensorView,
+};
 use loafc_ir::size::Size;
 
 use crate::executable::{LinkedKernel, LinkedStep};
@@ -66,7 +68,7 @@ fn kernel(entry: Entry, buffers: &[usize], sizes: &[Size], units: Size) -> Linke
     LinkedStep::Kernel(LinkedKernel {
         name: "kernel".into(),
         entries: vec![entry],
-        check_messages: vec!["first".into(), "index out of range".into()],
+        failures: ["first", "index out of range"].map(Failure::value).to_vec(),
         buffers: buffers.to_vec(),
         written: buffers.iter().skip(1).copied().collect(),
         sizes: sizes.to_vec(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use loafc_ir::dtype::DType;
 use loafc_ir::graph::Device;
+use loafc_ir::nest::Failure;
 
 use crate::pool::OutOfMemory;
 
@@ -120,12 +121,12 @@ pub enum RunError {
     #[error("size `{0}` has no value: no input gives one to its symbols, or it divides by zero")]
     UnboundSize(String),
     /// A condition that the program tests is false.
-    #[error("{message} (in kernel `{kernel}`)")]
+    #[error("{failure} (in kernel `{kernel}`)")]
     Check {
         /// The kernel.
         kernel: Arc<str>,
         /// What the program says.
-        message: Arc<str>,
+        failure: Failure,
     },
     /// A result that no step makes: a bug in the schedule.
     #[error("a result lies in buffer {0}, which no step writes")]

@@ -8,7 +8,7 @@ use loafc_codegen::kernel::{Access, Entry, KernelUse, PhaseSizes};
 use loafc_fuse::schedule::{Schedule, ScheduledStep};
 use loafc_ir::graph::Device;
 use loafc_ir::nest::{
-    Buffer, BufferId, BufferSource, ExternCall, NestProgram, Output, Step as ProgramStep, StepId,
+    Buffer, BufferId, BufferSource, ExternCall, Failure, NestProgram, Output, Step as ProgramStep, StepId,
 };
 use loafc_ir::size::Size;
 
@@ -65,7 +65,7 @@ pub(crate) enum LinkedStep {
 pub(crate) struct LinkedKernel {
     pub name: Arc<str>,
     pub entries: Vec<Entry>,
-    pub check_messages: Vec<Arc<str>>,
+    pub failures: Vec<Failure>,
     /// Position of each parameter's buffer.
     pub buffers: Vec<usize>,
     /// Those of them that it writes.
@@ -259,7 +259,7 @@ fn link_kernel(kernel: &KernelUse) -> LinkedStep {
     LinkedStep::Kernel(LinkedKernel {
         name: kernel.kernel.name.clone(),
         entries: kernel.kernel.code.entries.clone(),
-        check_messages: kernel.kernel.check_messages.clone(),
+        failures: kernel.kernel.failures.clone(),
         buffers: kernel.buffers.iter().map(|b| b.0 as usize).collect(),
         written: written_by(kernel),
         sizes: kernel.sizes.clone(),

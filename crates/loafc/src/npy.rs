@@ -43,7 +43,7 @@ fn type_name(dtype: DType) -> &'static str {
         DType::I16 => "<i2",
         DType::I8 => "|i1",
         DType::U64 => "<u8",
-        DType::U32 => "<u4",
+        DType::U32 | DType::C32 => "<u4",
         DType::Bool => "|b1",
         DType::C64 => "<c8",
         DType::C128 => "<c16",
@@ -51,7 +51,7 @@ fn type_name(dtype: DType) -> &'static str {
 }
 
 fn dtype_of(name: &str) -> Result<DType, NpyError> {
-    let stored_raw = |d: &DType| matches!(d, DType::BF16 | DType::F8E4M3FN | DType::F8E5M2);
+    let stored_raw = |d: &DType| matches!(d, DType::BF16 | DType::F8E4M3FN | DType::F8E5M2 | DType::C32);
     DType::ALL
         .into_iter()
         .filter(|d| !stored_raw(d))

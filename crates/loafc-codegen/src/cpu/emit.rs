@@ -13,7 +13,7 @@ use inkwell::module::Module;
 use llvm_sys::LLVMIntPredicate::{LLVMIntEQ, LLVMIntNE, LLVMIntSGE, LLVMIntSLT};
 use loafc_ir::dtype::DType;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::{Op, ValueId};
+use loafc_ir::nest::{Failure, Op, ValueId};
 use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 
@@ -593,9 +593,9 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     }
 
     /// Stops with the number of a check where a condition is false in a lane that counts.
-    fn check(&mut self, condition: Value, message: &str) -> Result<(), EmitError> {
-        let number = self.kernel.check_messages.iter().position(|m| **m == *message);
-        let number = number.ok_or_else(|| format!("check {message:?} has no number"))? as i64 + 1;
+    fn check(&mut self, condition: Value, failure: &Failure) -> Result<(), EmitError> {
+        let number = self.kernel.failures.iter().position(|f| f == failure);
+        let number = number.ok_or_else(|| format!("check {failure:?} has no number"))? as i64 + 1;
         let ir = &self.ir;
         let holds = match ir.lanes_of(condition.v) {
             None => condition.v,
@@ -638,8 +638,8 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             Op::Fma(a, b, c) => self.fma(self.value(*a)?, self.value(*b)?, self.value(*c)?)?,
             Op::Cast(a, to) => self.cast(self.value(*a)?, *to),
             Op::Bitcast(a, to) => self.reinterpret(self.value(*a)?, *to)?,
-            Op::Check(a, message) => {
-                self.check(self.value(*a)?, message)?;
+            Op::Check(a, failure) => {
+                self.check(self.value(*a)?, failure)?;
                 return Ok(None);
             }
             Op::Reduce { .. } | Op::ReduceSecond(_) => {

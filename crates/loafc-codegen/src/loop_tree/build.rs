@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loafc_fuse::schedule::{Group, Member, Place};
 use loafc_ir::dtype::DType;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::{BufferId, NestProgram, Op, ReduceOp, UnaryOp, ValueId};
+use loafc_ir::nest::{BufferId, Failure, NestProgram, Op, ReduceOp, UnaryOp, ValueId};
 use loafc_ir::size::{Size, SymbolValues};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
@@ -87,7 +87,7 @@ pub(super) struct Builder<'a> {
     slots: FxHashMap<BufferId, BufferId>,
     pub(super) accumulators: Vec<Accumulator>,
     pub(super) types: Vec<DType>,
-    check_messages: Vec<Arc<str>>,
+    failures: Vec<Failure>,
     phases: Vec<Phase>,
     next_var: u16,
     /// Whether there are several phases, so that what is local to an outer iteration must outlive one.
@@ -166,7 +166,7 @@ impl<'a> Builder<'a> {
             slots: FxHashMap::default(),
             accumulators: Vec::new(),
             types: Vec::new(),
-            check_messages: Vec::new(),
+            failures: Vec::new(),
             phases: Vec::new(),
             next_var: digits as u16,
             split: false,
@@ -179,7 +179,7 @@ impl<'a> Builder<'a> {
             memory: self.memory,
             accumulators: self.accumulators,
             phases: self.phases,
-            check_messages: self.check_messages,
+            failures: self.failures,
             types: self.types,
         };
         (kernel, self.origins.into_iter().flatten().collect())
@@ -199,9 +199,9 @@ impl<'a> Builder<'a> {
         ValueId(self.types.len() as u32 - 1)
     }
 
-    pub(super) fn add_check(&mut self, message: &Arc<str>) {
-        if !self.check_messages.contains(message) {
-            self.check_messages.push(message.clone());
+    pub(super) fn add_check(&mut self, failure: &Failure) {
+        if !self.failures.contains(failure) {
+            self.failures.push(failure.clone());
         }
     }
 

@@ -313,9 +313,9 @@ impl Run<'_> {
             }
             Op::Cast(a, to) => scalar::cast(self.value(*a), dtype(a), *to),
             Op::Bitcast(a, to) => scalar::bitcast(self.value(*a), dtype(a), *to).map_err(of)?,
-            Op::Check(a, message) => match self.value(*a).to_bool() {
+            Op::Check(a, failure) => match self.value(*a).to_bool() {
                 true => Scalar::Bool(true),
-                false => return Err(InterpError::Check(message.to_string())),
+                false => return Err(InterpError::Check(failure.to_string())),
             },
             Op::Store { buffer, index, value, guard, mode } => {
                 let stored = self.value(*value);

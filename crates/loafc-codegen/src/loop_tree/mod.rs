@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use loafc_ir::dtype::DType;
 use loafc_ir::index::{Index, LoopVar};
-use loafc_ir::nest::{BufferId, Op, ReduceOp, ValueId};
+use loafc_ir::nest::{BufferId, Failure, Op, ReduceOp, ValueId};
 use loafc_ir::size::Size;
 use smallvec::SmallVec;
 
@@ -38,8 +38,8 @@ pub struct Kernel {
     pub accumulators: Vec<Accumulator>,
     /// What is done, in order.
     pub phases: Vec<Phase>,
-    /// Messages of the checks, each once.
-    pub check_messages: Vec<Arc<str>>,
+    /// What its checks fail with, each once.
+    pub failures: Vec<Failure>,
     /// Element type of each value, as [`loafc_ir::nest::Body::dtypes`] has it.
     pub types: Vec<DType>,
 }

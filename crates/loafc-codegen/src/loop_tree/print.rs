@@ -57,8 +57,8 @@ impl Kernel {
                 None => writeln!(text, "offset s{}", slots.slot(offset)),
             };
         }
-        for message in &self.check_messages {
-            let _ = writeln!(text, "check {message}");
+        for failure in &self.failures {
+            let _ = writeln!(text, "check {:?} {failure}", failure.kind);
         }
         (text, slots)
     }
@@ -262,7 +262,9 @@ impl Printer<'_> {
             Op::Fma(a, b, c) => write!(self.text, "Fma v{} v{} v{}", a.0, b.0, c.0),
             Op::Cast(a, dtype) => write!(self.text, "Cast v{} {dtype}", a.0),
             Op::Bitcast(a, dtype) => write!(self.text, "Bitcast v{} {dtype}", a.0),
-            Op::Check(a, message) => write!(self.text, "Check v{} {message:?}", a.0),
+            Op::Check(a, failure) => {
+                write!(self.text, "Check v{} {:?} {:?}", a.0, failure.kind, failure.message)
+            }
             Op::Reduce { .. } | Op::ReduceSecond(_) => write!(self.text, "{op:?}"),
         }
     }

@@ -315,8 +315,8 @@ pub(super) fn emit_behind(
             continue;
         }
         let op = translate(builder, context, op, None, &|v| values.get(&v).copied())?;
-        if let Op::Check(_, message) = &op {
-            builder.add_check(message);
+        if let Op::Check(_, failure) = &op {
+            builder.add_check(failure);
         }
         let value = builder.new_value(types[v.0 as usize]);
         values.insert(v, value);
@@ -596,8 +596,8 @@ impl StageBuilder<'_, '_> {
                 Ok(self.push_once(new, version, dtype, lowest))
             }
             (_, Op::Store { .. }) => Ok(self.store(new, dtype)),
-            (_, Op::Check(_, message)) => {
-                self.builder.add_check(message);
+            (_, Op::Check(_, failure)) => {
+                self.builder.add_check(failure);
                 Ok(self.push(new, dtype, self.behind_empty_loops()))
             }
             _ => Ok(self.push_once(new, 0, dtype, 0)),

@@ -160,8 +160,8 @@ impl Scope<'_> {
                 self.index(index)
             }
             Op::IndexValue(index) | Op::InRange { index, .. } => self.index(index),
-            Op::Check(_, message) if !self.kernel.check_messages.contains(message) => {
-                Err(format!("check {message:?} has no number"))
+            Op::Check(_, failure) if !self.kernel.failures.contains(failure) => {
+                Err(format!("check {failure:?} has no number"))
             }
             _ => Ok(()),
         }

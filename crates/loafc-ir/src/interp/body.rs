@@ -225,7 +225,7 @@ impl<'a> BodyEval<'a> {
                 return Ok(());
             }
             Op::Check(a, _) if value(a).to_bool() => return Ok(()),
-            Op::Check(_, message) => return Err(InterpError::Check(message.to_string())),
+            Op::Check(_, failure) => return Err(InterpError::Check(failure.to_string())),
         };
         self.values[v.0 as usize] = result;
         Ok(())

@@ -176,7 +176,7 @@ pub fn to_bits(value: Scalar, dtype: DType) -> u64 {
     match dtype {
         DType::F64 | DType::C128 => float.to_bits(),
         DType::F32 | DType::C64 => u64::from((float as f32).to_bits()),
-        DType::F16 => u64::from(f16::from_f32(float as f32).to_bits()),
+        DType::F16 | DType::C32 => u64::from(f16::from_f32(float as f32).to_bits()),
         DType::BF16 => u64::from(bf16::from_f32(float as f32).to_bits()),
         DType::F8E4M3FN => u64::from(f8_bits(round_to_storage(dtype, float), 3, 7, 0x7f)),
         DType::F8E5M2 => u64::from(f8_bits(round_to_storage(dtype, float), 2, 15, 0x7f)),
@@ -212,7 +212,7 @@ pub fn from_bits(bits: u64, dtype: DType) -> Scalar {
     match dtype {
         DType::F64 | DType::C128 => Scalar::Float(f64::from_bits(bits)),
         DType::F32 | DType::C64 => Scalar::Float(f64::from(f32::from_bits(bits as u32))),
-        DType::F16 => Scalar::Float(f16::from_bits(bits as u16).to_f64()),
+        DType::F16 | DType::C32 => Scalar::Float(f16::from_bits(bits as u16).to_f64()),
         DType::BF16 => Scalar::Float(bf16::from_bits(bits as u16).to_f64()),
         DType::F8E4M3FN => {
             Scalar::Float(if bits & 0x7f == 0x7f { f64::NAN } else { f8_value(bits as u8, 3, 7) })
@@ -642,7 +642,7 @@ pub fn highest_finite(dtype: DType) -> f64 {
     match dtype {
         DType::F64 | DType::C128 => f64::MAX,
         DType::F32 | DType::C64 => f64::from(f32::MAX),
-        DType::F16 => f16::MAX.to_f64(),
+        DType::F16 | DType::C32 => f16::MAX.to_f64(),
         DType::BF16 => bf16::MAX.to_f64(),
         DType::F8E4M3FN => 448.0,
         DType::F8E5M2 => 57344.0,

@@ -215,7 +215,7 @@ fn errors_say_what_is_wrong_and_where() {
 
     let mut failing = Body::default();
     let no = failing.push(Op::Const(Scalar::Bool(false), DType::Bool));
-    failing.push(Op::Check(no, "index out of range".into()));
+    failing.push(Op::Check(no, Failure::value("index out of range")));
     assert_eq!(message(&failing, &[], vec![]), "index out of range");
 
     let mut division = Body::default();

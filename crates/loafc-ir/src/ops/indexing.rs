@@ -11,7 +11,6 @@ use super::shape::{
     broadcast, check_equal_shapes, check_expands, contiguous_like, expanded_strides, iterator_strides,
     preserved_strides, provably_differ,
 };
-use super::view::existing_dim;
 use super::{InferError, OpDef, Operand, ResultTypes, general, one};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Dims, TensorType, contiguous_strides};
@@ -47,10 +46,10 @@ const EMBEDDING_BACKWARD: &str = "grad_output, indices, num_weights, padding_idx
 const INDEX_PUT: &str = "self, indices, values, accumulate";
 const MASKED: &str = "self, mask, indices, fill";
 
-/// The type of a tensor of positions.
+/// The type of a tensor of positions. PyTorch doesn't ask of what type none are.
 pub(super) fn index_type(call: &Call, position: usize, name: &str) -> Result<TensorType, InferError> {
     let ty = call.tensor_type(position, name)?;
-    if matches!(ty.dtype, DType::I64 | DType::I32) {
+    if matches!(ty.dtype, DType::I64 | DType::I32) || ty.numel().is(0) {
         return Ok(ty);
     }
     Err(call.invalid(name, format!("positions must be i64 or i32, not {}", ty.dtype)))
@@ -522,12 +521,20 @@ pub(super) fn check_rows(
     index: &TensorType,
     source: &TensorType,
 ) -> Result<(), InferError> {
-    existing_dim(call, dim, x)?;
     let mut expected = x.shape.clone();
-    expected[dim] = index.numel();
+    if let Some(along) = expected.get_mut(dim) {
+        *along = index.numel();
+    }
+    // A tensor without dimensions has one row, itself.
+    let one_row = x.rank() == 0 || source.rank() == 0;
     let fits = index.rank() <= 1
-        && source.rank() == x.rank()
-        && expected.iter().zip(&source.shape).all(|(e, s)| !provably_differ(*e, *s));
+        && if one_row && x.rank() <= 1 && source.rank() <= 1 && call.op == "aten.index_copy.default" {
+            !provably_differ(source.numel(), index.numel())
+        } else {
+            source.rank() == x.rank()
+                && expected.iter().zip(&source.shape).all(|(e, s)| !provably_differ(*e, *s))
+                && (x.rank() > 0 || !provably_differ(index.numel(), Size::ONE))
+        };
     if fits {
         return Ok(());
     }

@@ -27,8 +27,14 @@ pub fn promote_types(a: DType, b: DType) -> Option<DType> {
         return Some(a);
     }
     if a.is_complex() || b.is_complex() {
-        let wide = |d| matches!(d, DType::C128 | DType::F64);
-        return Some(if wide(a) || wide(b) { DType::C128 } else { DType::C64 });
+        let either = |types: &[DType]| types.contains(&a) || types.contains(&b);
+        return Some(if either(&[DType::C128, DType::F64]) {
+            DType::C128
+        } else if either(&[DType::C64, DType::F32, DType::BF16]) {
+            DType::C64
+        } else {
+            DType::C32
+        });
     }
     match (a.is_float(), b.is_float()) {
         (true, false) => return Some(a),
@@ -65,6 +71,7 @@ fn combine(stronger: Option<DType>, weaker: Option<DType>) -> Result<Option<DTyp
     if s.is_float() {
         return Ok(Some(match (s, w.is_complex()) {
             (DType::F64, true) => DType::C128,
+            (DType::F16, true) => DType::C32,
             (_, true) => DType::C64,
             _ => s,
         }));
@@ -99,10 +106,28 @@ pub fn result_type(call: &Call, operands: &[&Operand]) -> Result<DType, InferErr
     Ok(combine(with_dims, weak).map_err(error)?.unwrap_or(DEFAULT_FLOAT))
 }
 
+/// Whether an operator rounds a Python number to its type before it computes. PyTorch makes the number a tensor of
+/// that type, except where it multiplies or divides by it, and where it is a parameter of a function.
+pub fn rounds_number(op: &str, position: usize) -> bool {
+    let (name, _) = op.strip_prefix("aten.").and_then(|rest| rest.split_once('.')).unwrap_or((op, ""));
+    match name {
+        "add" | "sub" | "rsub" | "fmod" | "remainder" | "pow" | "xlogy" => true,
+        "div" | "true_divide" | "floor_divide" => position == 0,
+        _ => false,
+    }
+}
+
 /// Whether an operand keeps its value in f32 although the operator's type is narrower: PyTorch doesn't round the
 /// tensor without dimensions that products multiply and quotients divide by.
 pub fn keeps_wide(op: &str, position: usize, operand: &Operand, common: DType) -> bool {
-    let scales = matches!(op, "aten.mul.Tensor" | "aten.div.Tensor" | "aten.true_divide.Tensor");
+    let scales = matches!(
+        op,
+        "aten.mul.Tensor"
+            | "aten.div.Tensor"
+            | "aten.div.Tensor_mode"
+            | "aten.true_divide.Tensor"
+            | "aten.floor_divide.default"
+    );
     let narrow = matches!(common, DType::F16 | DType::BF16);
     match operand {
         Operand::Tensor(t) if scales && narrow && position == 1 => {

@@ -171,9 +171,14 @@ fn eval_rows(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let dim = e.call.dim(1, "dim", result.shape.len())?;
     let alpha = as_element(e.call.scalar_or(KEYWORD, "alpha", Scalar::Int(1))?, result.dtype);
     let adds = e.call.op == "aten.index_add.default";
+    let extent = result.shape.get(dim).copied().unwrap_or(1);
     each_index(&source.shape, |at| {
-        let mut to: SmallVec<[usize; 6]> = SmallVec::from_slice(at);
-        to[dim] = in_range(index.data[at[dim]], dim, result.shape[dim])?;
+        let chosen = in_range(index.data[at.get(dim).copied().unwrap_or(0)], dim, extent)?;
+        let mut to: SmallVec<[usize; 6]> = at.iter().copied().take(result.shape.len()).collect();
+        to.resize(result.shape.len(), 0);
+        if let Some(along) = to.get_mut(dim) {
+            *along = chosen;
+        }
         let to = result.position(&to);
         let value = scalar::cast(source.at(at), source.dtype, result.dtype);
         result.data[to] = if adds {

@@ -6,8 +6,8 @@ use std::fmt::{self, Formatter, Write};
 use super::print::{write_arguments, write_list, write_name, write_operator, write_sizes, write_string};
 use crate::graph::{TensorId, contiguous_strides};
 use crate::nest::{
-    Body, Buffer, BufferSource, ExternCall, LoopKind, LoopNest, NestProgram, Op, Output, Step, StoreMode,
-    TensorView, ValueId,
+    Body, Buffer, BufferSource, ExternCall, FailureKind, LoopKind, LoopNest, NestProgram, Op, Output, Step,
+    StoreMode, TensorView, ValueId,
 };
 
 /// Source lines named behind a nest; the rest is only counted.
@@ -92,9 +92,12 @@ impl fmt::Display for Op {
                 write!(f, "{buffer}[{index}] = {value}")?;
                 write_guard(f, guard)
             }
-            Op::Check(a, message) => {
+            Op::Check(a, failure) => {
                 write!(f, "check {a} ")?;
-                write_string(f, message)
+                if failure.kind == FailureKind::Index {
+                    f.write_str("index ")?;
+                }
+                write_string(f, &failure.message)
             }
         }
     }

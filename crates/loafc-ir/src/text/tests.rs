@@ -526,7 +526,7 @@ fn all_operations() -> Body {
     body.push(Op::Bitcast(v(9), DType::I32));
     body.push(Op::Reduce { op: ReduceOp::ArgMax, value: v(9), position: Some(v(2)) });
     body.push(Op::ReduceSecond(v(11)));
-    body.push(Op::Check(v(5), "no \"NaN\"".into()));
+    body.push(Op::Check(v(5), Failure::value("no \"NaN\"")));
     let mode = StoreMode::Combine(BinaryOp::Add);
     body.push(Op::Store { buffer: BufferId(1), index: i, value: v(11), guard: Some(v(5)), mode });
     body

@@ -167,7 +167,7 @@ fn operands_must_have_types_that_operations_are_defined_on() {
     check_op(Op::Unary(UnaryOp::Not, X), "Not is not defined on f32");
     check_op(Op::Binary(BinaryOp::And, X, X), "And is not defined on f32");
     check_op(Op::Where(X, X, X), "condition v0 is f32, not b8");
-    check_op(Op::Check(X, "no".into()), "condition v0 is f32, not b8");
+    check_op(Op::Check(X, Failure::value("no")), "condition v0 is f32, not b8");
     check_op(Op::Bitcast(X, DType::I64), "f32 and i64 differ in width");
     check_op(Op::Cast(X, DType::C64), "it is c64, which only extern calls can use");
     check_op(Op::Reduce { op: ReduceOp::Any, value: X, position: None }, "Any is not defined on f32");

@@ -3,7 +3,7 @@
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::interp::scalar::{highest_finite, saturate};
 use loafc_ir::nest::{BinaryOp, UnaryOp};
-use loafc_ir::ops::promote::{keeps_wide, result_type};
+use loafc_ir::ops::promote::{keeps_wide, result_type, rounds_number};
 use loafc_ir::ops::{Call, Operand};
 
 use crate::expr::{Expr, ExprId};
@@ -76,7 +76,7 @@ pub(super) static TABLE: &[Entry] = &[
     compute("aten.true_divide.Tensor", |cx, c| scale(cx, c, BinaryOp::Div)),
     compute("aten.div.Tensor_mode", div_mode),
     compute("aten.div.Scalar_mode", div_mode),
-    compute("aten.floor_divide.default", |cx, c| arithmetic(cx, c, BinaryOp::FloorDiv)),
+    compute("aten.floor_divide.default", |cx, c| scale(cx, c, BinaryOp::FloorDiv)),
     compute("aten.floor_divide.Scalar", |cx, c| arithmetic(cx, c, BinaryOp::FloorDiv)),
     compute("aten.remainder.Tensor", |cx, c| arithmetic(cx, c, BinaryOp::Remainder)),
     compute("aten.remainder.Scalar", |cx, c| arithmetic(cx, c, BinaryOp::Remainder)),
@@ -153,8 +153,12 @@ pub(super) static TABLE: &[Entry] = &[
 /// An argument in the type and shape of the result, which is also the type that the operator computes in.
 pub(super) fn argument(cx: &mut Cx, c: &Call, position: usize, name: &str) -> Result<ExprId, Refusal> {
     let out = cx.out()?;
-    let operand = c.operand(position, name)?;
-    cx.operand(&operand, out.dtype, &out.shape)
+    match c.operand(position, name)? {
+        Operand::Scalar(number) if rounds_number(c.op, position) => {
+            Ok(cx.constant(number, out.dtype, &out.shape))
+        }
+        operand => cx.operand(&operand, out.dtype, &out.shape),
+    }
 }
 
 fn unary(cx: &mut Cx, c: &Call, op: UnaryOp) -> Lowered {
@@ -341,7 +345,10 @@ fn scaled(cx: &mut Cx, c: &Call, position: usize, name: &str, a: ExprId) -> Resu
         return Ok(a);
     }
     let (dtype, shape) = (cx.dtype(a), cx.shape(a));
-    let factor = cx.operand(&factor, dtype, &shape)?;
+    let factor = match factor {
+        Operand::Scalar(number) if rounds_number(c.op, position) => cx.constant(number, dtype, &shape),
+        operand => cx.operand(&operand, dtype, &shape)?,
+    };
     Ok(apply(cx, BinaryOp::Mul, factor, a))
 }
 
@@ -351,7 +358,7 @@ fn div_mode(cx: &mut Cx, c: &Call) -> Lowered {
         "trunc" => BinaryOp::TruncDiv,
         _ => BinaryOp::Div,
     };
-    arithmetic(cx, c, op)
+    scale(cx, c, op)
 }
 
 fn nextafter(cx: &mut Cx, c: &Call) -> Lowered {
@@ -408,7 +415,10 @@ fn pow_scalar(cx: &mut Cx, c: &Call) -> Lowered {
             return Ok(vec![square(cx, b)]);
         }
     }
-    let b = cx.operand(&exponent, dtype, &shape)?;
+    let b = match exponent {
+        Operand::Scalar(number) => cx.constant(number, dtype, &shape),
+        operand => cx.operand(&operand, dtype, &shape)?,
+    };
     Ok(vec![cx.binary(BinaryOp::Pow, a, b)])
 }
 

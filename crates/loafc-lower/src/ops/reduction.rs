@@ -229,7 +229,7 @@ fn spread_over(
     };
     let mut finishes = vec![Finish { value, dtype, result: Some(0) }];
     if matches!(wanted, Spread::VarianceAndMean | Spread::DeviationAndMean) && cx.result(1).is_some() {
-        finishes.push(Finish { value: FinishValue::First, dtype, result: Some(1) });
+        finishes.push(Finish { value: FinishValue::WelfordMean, dtype, result: Some(1) });
     }
     let mut made = cx.reduce(&Reduction { input, dims, keepdim, op: ReduceOp::Welford }, &finishes);
     made.push(made[0]);

@@ -303,7 +303,7 @@ fn an_embedding_checks_its_positions() {
                 v3 = 100: i64
                 v4 = lt v0, v3
                 v5 = and v2, v4
-                check v5 "aten.embedding.default: index out of range for a dimension of size 100"
+                check v5 index "aten.embedding.default: index out of range for a dimension of size 100"
                 v7 = load b0[i1 + 16*v0]
                 store b2[16*i0 + i1] = v7
               }
@@ -341,7 +341,7 @@ fn an_accumulating_index_put_copies_its_base_first() {
                 v7 = ge v6, v2
                 v8 = lt v6, v4
                 v9 = and v7, v8
-                check v9 "aten.index_put.default: index out of range for a dimension of size 100"
+                check v9 index "aten.index_put.default: index out of range for a dimension of size 100"
                 store add b3[i1 + 16*v6] = v0
               }
               return b3[100, 16]

@@ -125,7 +125,20 @@ fn binary_operators_promote_like_pytorch() {
     one("%x: f32[5], %y: f32[5]", "aten.add.Tensor(%x, %y, alpha=2)");
     one("%x: f32[5]", "aten.rsub.Scalar(%x, 1.0)");
     one("%x: f32[5]", "aten.add.Tensor(%x, 1)");
-    one("%x: bf16[5]", "aten.mul.Tensor(%x, 0.1)");
+    for call in [
+        "mul.Tensor(%x, 0.1)",
+        "add.Tensor(%x, 0.3)",
+        "add.Tensor(%x, %x, alpha=0.3)",
+        "rsub.Scalar(%x, 0.3)",
+        "fmod.Scalar(%x, 0.3)",
+        "remainder.Scalar(%x, 0.3)",
+        "remainder.Scalar_Tensor(0.3, %x)",
+        "floor_divide.default(%x, 0.3)",
+        "div.Tensor_mode(0.3, %x, rounding_mode=\"floor\")",
+        "pow.Tensor_Scalar(%x, 1.7)",
+    ] {
+        one("%x: bf16[5]", &format!("aten.{call}"));
+    }
     one("%pos: f32[5], %y: f32[5]", "aten.pow.Tensor_Tensor(%pos, %y)");
     one("%x: f32[2]", "aten.pow.Scalar(10000.0, %x)");
     for exponent in ["0", "1", "2", "3", "4", "0.5", "-0.5", "-1", "-2", "1.5"] {
@@ -216,6 +229,8 @@ fn reductions() {
     one("%x: f32[3, 0]", "aten.mean.dim(%x, [1])");
     one("%x: f32[3, 1]", "aten.sum.dim_IntList(%x, [1])");
     two("%x: f32[3, 1]", "aten.var_mean.correction(%x, [1], correction=0)");
+    two("%x: f32[3, 0]", "aten.var_mean.correction(%x, [1], correction=0)");
+    two("%x: f32[0]", "aten.std_mean.correction(%x)");
     two("%x: f32[3, 1]", "aten.var_mean.correction(%x, [1], correction=1)");
     two("%x: b8[3, 1]", "aten.max.dim(%x, 1)");
     check_nests(

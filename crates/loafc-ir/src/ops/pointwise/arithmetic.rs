@@ -7,6 +7,7 @@ use crate::nest::{BinaryOp, UnaryOp};
 use crate::ops::OpDef;
 use crate::ops::call::{Call, KEYWORD};
 use crate::ops::eval::Fault;
+use crate::ops::promote::rounds_number;
 
 const BOTH: &[(usize, &str)] = &[(0, "self"), (1, "other")];
 const ADD: &str = "self, other, *, alpha";
@@ -188,7 +189,9 @@ fn scaled(call: &Call, keyword: &str, dtype: DType, x: Scalar) -> Result<Scalar,
 fn scaled_at(call: &Call, position: usize, name: &str, dtype: DType, x: Scalar) -> Result<Scalar, Fault> {
     let Some(factor) = call.opt_scalar(position, name)? else { return Ok(x) };
     let factor = match dtype {
-        d if d.is_float() => Scalar::Float(scalar::round_to_compute(d, factor.to_f64())),
+        d if d.is_float() && !rounds_number(call.op, position) => {
+            Scalar::Float(scalar::round_to_compute(d, factor.to_f64()))
+        }
         d => scalar::constant(factor, d),
     };
     Ok(scalar::binary(BinaryOp::Mul, dtype, factor, x)?)

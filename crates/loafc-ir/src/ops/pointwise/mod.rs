@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::call::{Call, Operand};
 use super::error::InferError;
 use super::eval::{EvalCall, Fault};
-use super::promote::{keeps_wide, number_type, result_type, to_float};
+use super::promote::{keeps_wide, number_type, result_type, rounds_number, to_float};
 use super::shape::pointwise_type;
 use super::{OpDef, Semantics};
 use crate::dtype::{DType, Scalar};
@@ -178,6 +178,7 @@ impl Pointwise {
             Types::Test => Ok(DType::Bool),
             // The absolute value of a complex number is real.
             Types::Promote if matches!(self.formula, Formula::Unary(UnaryOp::Abs)) => Ok(match common {
+                DType::C32 => DType::F16,
                 DType::C64 => DType::F32,
                 DType::C128 => DType::F64,
                 real => real,
@@ -253,8 +254,8 @@ impl Pointwise {
             Operand::Scalar(number) => *number,
             Operand::Size(size) => return Err(Fault::Unbound(*size)),
         };
-        // Arithmetic takes Python numbers as they are; comparisons round them to the tensor's type first.
-        let to = if self.types == Types::Test { common } else { common.compute() };
+        let rounds = self.types == Types::Test || rounds_number(e.call.op, position);
+        let to = if rounds { common } else { common.compute() };
         Ok(Source::Number(scalar::cast(number, number_of(number), to)))
     }
 }

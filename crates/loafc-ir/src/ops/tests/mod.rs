@@ -223,6 +223,10 @@ fn promotion_is_that_of_pytorch() {
         (Bool, U8, Some(U8)),
         (F32, C64, Some(C64)),
         (F64, C64, Some(C128)),
+        (F16, C32, Some(C32)),
+        (BF16, C32, Some(C64)),
+        (C32, C64, Some(C64)),
+        (I64, C32, Some(C32)),
         (F8E5M2, F32, None),
         (U32, I64, None),
         (U16, F32, Some(F32)),
@@ -256,4 +260,34 @@ fn inputs_may_be_sizes() {
     let made = eval_graph(&graph, &[GraphInput::Tensor(x), GraphInput::Size(2)]).unwrap();
     let y = HostTensor { dtype: DType::F32, shape: vec![2], data: vec![Scalar::Float(3.0); 2] };
     assert_eq!(made.outputs, [GraphOutput::Tensor(y), GraphOutput::Size(4), GraphOutput::None]);
+}
+
+#[test]
+fn a_tensor_without_dimensions_has_one_row() {
+    let run = |call: &str, source: &str| {
+        let graph = text::parse(
+            &format!("graph @g(%x: f32[], %i: i64[1], %s: f32[{source}]) {{\n  %r = {call}\n  return %r\n}}"),
+            "g",
+        )
+        .map_err(|error| error.to_string())?;
+        let of = |dtype, shape: &[usize], value| {
+            GraphInput::Tensor(HostTensor { dtype, shape: shape.to_vec(), data: vec![value] })
+        };
+        let shape: &[usize] = if source.is_empty() { &[] } else { &[1] };
+        let inputs = [
+            of(DType::F32, &[], Scalar::Float(3.0)),
+            of(DType::I64, &[1], Scalar::Int(0)),
+            of(DType::F32, shape, Scalar::Float(4.0)),
+        ];
+        let made = eval_graph(&graph, &inputs).map_err(|error| error.to_string())?;
+        match &made.outputs[..] {
+            [GraphOutput::Tensor(r)] => Ok(r.data.clone()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    assert_eq!(run("aten.index_add.default(%x, 0, %i, %s, alpha=2)", ""), Ok(vec![Scalar::Float(11.0)]));
+    assert_eq!(run("aten.index_copy.default(%x, 0, %i, %s)", ""), Ok(vec![Scalar::Float(4.0)]));
+    assert_eq!(run("aten.index_copy.default(%x, 0, %i, %s)", "1"), Ok(vec![Scalar::Float(4.0)]));
+    // Only a copy takes the one element of a row for the row.
+    assert!(run("aten.index_add.default(%x, 0, %i, %s)", "1").is_err_and(|e| e.contains("expected")));
 }
