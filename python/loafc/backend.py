@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from . import _loafc, debug, metrics
@@ -22,6 +23,7 @@ from .convert import Converted, Literal, Output, Passed, convert, located
 from .decompositions import decompositions
 from .errors import CompileError, ConvertError, LoafcWarning, OptionError
 from .externs import Operators
+from .storages import Storage, expose_storages
 
 # TorchInductor's modes choose among its own settings; loafc has one setting for all of them.
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -145,7 +147,8 @@ def _compile(
 ) -> Callable[[list[Any]], Sequence[Any]]:
     start = time.perf_counter()
     try:
-        converted = convert(gm, name)
+        exposed, storages = expose_storages(gm)
+        converted = convert(exposed, name)
     except CompileError:
         raise
     except Exception as error:
@@ -172,7 +175,9 @@ def _compile(
     if observe is not None:
         observe(CompiledGraph(name, kind, converted.text, report, seconds))
     run = _boxed(program, converted)
-    return _placed(run, gm, name, converted, options) if converted.storage_offsets else run
+    if not storages and not converted.storage_offsets:
+        return run
+    return _placed(run, gm, name, converted.storage_offsets, storages, options)
 
 
 def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
@@ -213,14 +218,25 @@ def _output(output: Output, results: Sequence[Any], passed: Mapping[int, Any]) -
 
 
 def _placed(
-    run: Callable[[list[Any]], Sequence[Any]], gm: GraphModule, name: str, converted: Converted, options: _loafc.Options
+    run: Callable[[list[Any]], Sequence[Any]],
+    gm: GraphModule,
+    name: str,
+    storage_offsets: Mapping[int, int],
+    storages: Sequence[Storage],
+    options: _loafc.Options,
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """Runs arguments that start elsewhere in their storage than those compiled for in eager mode."""
-    offsets = list(converted.storage_offsets.items())
+    offsets = {**storage_offsets, **{s.position: s.offset for s in storages}}
     eager = _eager(gm)
 
+    def is_held(storage: Storage, arg: torch.Tensor) -> bool:
+        return storage.elements * arg.itemsize <= arg.untyped_storage().nbytes()
+
     def run_where_placed(args: list[Any]) -> Sequence[Any]:
-        if all(args[k].storage_offset() == offset for k, offset in offsets):
+        placed = all(args[k].storage_offset() == offset for k, offset in offsets.items())
+        if placed and all(is_held(s, args[s.position]) for s in storages):
+            for s in storages:
+                args[s.position] = args[s.position].as_strided((s.elements,), (1,), 0)
             return run(args)
         reason = "an argument of as_strided starts elsewhere in its storage than the one compiled for"
         if not options.fallback:

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from . import python_operators
-from ._torch_compat import guarded_to_be, is_ragged_size, returns_alias, rng_call_result, symbol_hint, with_effects
+from ._torch_compat import guarded_to_be, is_ragged_size, rng_call_result, symbol_hint, with_effects
 from .errors import ConvertError
 from .literals import (
     DTYPE_NAMES,
@@ -36,6 +36,7 @@ from .literals import (
 )
 from .python_operators import Computed, Leaf, SymbolicValue, rebuild_sequence
 from .sizes import size_text
+from .storages import as_strided_in_root, first_element, last_element, root_of
 from .symbols import DerivedSize, SymbolSources, UnknownSize, find_sources
 
 # Assertions about sizes. What they assert about sizes of inputs is guarded by Dynamo before the call; sizes that
@@ -267,7 +268,7 @@ class _Converter:
 
         Only what was begun outside of this graph must be waited for, by the very tensor that was passed.
         """
-        if tensor.op != "placeholder" and _root(tensor).op == "placeholder":
+        if tensor.op != "placeholder" and root_of(tensor).op == "placeholder":
             raise ConvertError(f"`{tensor.name}` is a view of an argument: only a whole one can be waited for")
         return tensor.op != "placeholder"
 
@@ -277,7 +278,7 @@ class _Converter:
         ATen counts it from the start of the storage. A program's buffers start at the first element of the input
         or of the computed tensor, so that one is the tensor to view.
         """
-        root, args = _as_strided_in_root(node)
+        root, args = as_strided_in_root(node)
         # The operator of ATen that copies is called with the argument itself, in its storage.
         if node.target is torch.ops.aten.as_strided_copy.default and root.op != "call_function":
             return node.args
@@ -598,7 +599,7 @@ class _Converter:
             storage_offsets={
                 k: offset
                 for k, node in enumerate(placeholders)
-                if node in self.placed and type(offset := _first_element(node)) is int
+                if node in self.placed and type(offset := first_element(node)) is int
             },
         )
 
@@ -630,41 +631,6 @@ def _wanted_items(node: Node, count: int) -> dict[int, str]:
     return wanted
 
 
-def _as_strided_in_root(node: Node) -> tuple[Node, tuple[Any, ...]]:
-    """What an ``as_strided`` views, and its arguments for that tensor: sizes, strides and the offset from its first
-    element. A scatter writes to a copy of its own argument; the others view what their argument is a view of."""
-    base = node.args[0]
-    scatter = node.target is torch.ops.aten.as_strided_scatter.default
-    root = base if scatter else _root(base)
-    names = ("size", "stride", "storage_offset")
-    first = 2 if scatter else 1
-    given = dict(zip(names, node.args[first:], strict=False))
-    size, stride, offset = (given.get(n, node.kwargs.get(n)) for n in names)
-    if offset is None:
-        offset = _first_element(base)
-    elif isinstance(offset, Node):
-        offset = offset.meta["val"]
-    return root, (root, *node.args[1:first], size, stride, offset - _first_element(root))
-
-
-def _first_element(node: Node) -> Any:
-    """Where a tensor starts in its storage."""
-    return node.meta["val"].storage_offset()
-
-
-def _root(node: Node) -> Node:
-    """The tensor of its own memory that this one is a view of, as far as both count in the same elements."""
-    while node.op == "call_function":
-        view = node.args[0] if node.target is operator.getitem else node
-        source = view.args[0] if returns_alias(view.target) else None
-        if not isinstance(source, Node) or not isinstance(source.meta.get("val"), torch.Tensor):
-            break
-        if source.meta["val"].dtype != node.meta["val"].dtype:
-            break
-        node = source
-    return node
-
-
 def _check_extent(node: Node, root: Node, args: Sequence[Any]) -> None:
     """Refuses a view beyond the memory of the tensor that it is a view of, and leaves it to eager mode's own error.
 
@@ -680,8 +646,8 @@ def _check_extent(node: Node, root: Node, args: Sequence[Any]) -> None:
     )
     if None in (*size, *stride, offset, *shape, *strides) or 0 in size:
         return
-    held = _last_element(shape, strides)
-    last = offset + _last_element(size, stride)
+    held = last_element(shape, strides)
+    last = offset + last_element(size, stride)
     if last > held:
         raise ConvertError(f"`{node.name}` views element {last} of `{root.name}`, which ends at {held}")
 
@@ -693,10 +659,6 @@ def _example(size: Any) -> int | None:
     if type(size) is int:
         return size
     return size.node.hint if isinstance(size, torch.SymInt) and size.node.has_hint() else None
-
-
-def _last_element(size: Sequence[int], stride: Sequence[int]) -> int:
-    return sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def _symbolic(val: Any) -> SymbolicValue:

@@ -297,6 +297,8 @@ _AS_STRIDED_FUNCTIONS = {
     "copy": lambda a: torch.as_strided_copy(a, (2,), (2,), 4),
     "copy of a computed tensor": lambda a: torch.as_strided_copy((a * 2)[1:], (2,), (2,), 1),
     "scatter": lambda a: torch.as_strided_scatter(a, torch.ones(2), (2,), (1,), 4),
+    "before the first element": lambda a: a.as_strided((2,), (1,), 1) * a.as_strided((3, 2), (2, 1), 2) + a[-1],
+    "scatter before the first element": lambda a: torch.as_strided_scatter(a, torch.ones(6), (6,), (1,), 1),
 }
 
 
@@ -309,8 +311,14 @@ def test_as_strided_counts_from_the_start_of_the_storage(fn, start):
         compare(compiled(fn)(x), fn(x))
 
 
-def test_as_strided_before_the_first_element_runs_in_eager_mode():
-    fn = lambda a: a.as_strided((2,), (1,), 1) + 1
+def test_as_strided_scatter_writes_between_the_elements_of_an_argument():
+    x = torch.arange(18).view(3, 6)[:, 1::2]
+    fn = lambda a: torch.as_strided_scatter(a, torch.full((2, 2), -1), (2, 2), (1, 2), 1)
+    compare(compiled(fn)(x), fn(x))
+
+
+def test_as_strided_before_the_first_element_beside_a_copy_runs_in_eager_mode():
+    fn = lambda a: a.as_strided((2,), (1,), 1) + torch.as_strided_copy(a, (2,), (1,), 0)
     x = torch.arange(10.0)[3:]
     with pytest.warns(loafc.LoafcWarning, match="before the first one"):
         compare(torch.compile(fn, backend="loafc")(x), fn(x))
