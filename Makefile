@@ -1,6 +1,6 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu check-census check-models bench-overhead lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu check-census check-operators check-models bench-overhead lint fmt
 
 PY := .venv/bin/python
 
@@ -33,6 +33,9 @@ bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare k
 
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census
+
+check-operators: ## Run PyTorch's database of operators, all samples (an hour), against eager mode
+	$(PY) -m loafc.check operators $(if $(JSON),--json $(JSON))
 
 bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (tens of minutes; JSON=file)
 	$(PY) -m loafc.bench steps $(if $(JSON),--json $(JSON))

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
-from loafc.check import census
+from loafc.check import census, operators
+from loafc.check.agreement import disagreement
 from loafc.check.call_text import UnreadableCall, read_call
+from loafc.check.opinfo import Pair
+from loafc.check.workers import Lost, run_all
 
 
 def test_a_call_of_the_census_becomes_arguments():
@@ -71,3 +79,89 @@ def test_the_census_counts_what_is_lowered(tmp_path, capsys):
 def test_a_census_that_is_not_there_is_said(capsys):
     assert census.main(["--ops", "no such file"]) == 2
     assert "can't be read" in capsys.readouterr().err
+
+
+def no_truth():
+    raise LookupError
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "problem"),
+    [
+        (torch.zeros(2), torch.zeros(3), "shape"),
+        (torch.zeros(2).double(), torch.zeros(2), "type"),
+        (torch.zeros(2, 3).t().contiguous().t(), torch.zeros(2, 3), "strides"),
+        (torch.tensor([0.0, 1.0]), torch.tensor([0.0, float("nan")]), "close"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "equal"),
+        ((torch.ones(2), torch.ones(2)), (torch.ones(2), torch.zeros(2)), "result 1"),
+        ((1, 2), (1, 2, 3), "structure"),
+        (2, 2.0, "int"),
+        (torch.ones(1, 2), torch.ones(2, 1).t(), None),
+    ],
+)
+def test_results_that_differ_are_told_apart(got, want, problem):
+    found = disagreement(got, want, no_truth)
+    assert found is None if problem is None else problem in found
+
+
+def test_results_may_be_as_far_from_the_true_ones_as_eager_mode():
+    eager, true = torch.tensor([1.0, 4.0]), torch.tensor([1.1, 4.0], dtype=torch.float64)
+    assert disagreement(torch.tensor([1.15, 4.1]), eager, lambda: true) is None
+    assert disagreement(torch.tensor([1.15, 4.3]), eager, lambda: true) is not None
+    assert disagreement(torch.tensor([1.15, float("inf")]), eager, lambda: true) is not None
+
+
+def wrong(gm, example_inputs):
+    return lambda *args: [r + 1 if isinstance(r, torch.Tensor) and r.is_floating_point() else r for r in gm(*args)]
+
+
+def test_a_wrong_result_of_an_operator_is_found():
+    pair = Pair("mul", "float32")
+    assert operators.check_pair(pair, "loafc", 3).passes
+    outcome = operators.check_pair(pair, wrong, 3)
+    assert len(outcome.failures) == outcome.samples == 6
+    assert "close" in outcome.failures[0].problem
+
+
+def test_a_pair_that_is_not_listed_fails_the_check_and_so_does_a_listed_one_that_passes(tmp_path, monkeypatch, capsys):
+    known = tmp_path / "known.json"
+    monkeypatch.setattr(operators, "KNOWN_FAILURES", known)
+    failure = operators.Failure("0", "wrong")
+    fails = operators.Outcome("add", "int64", 2, 1, 1, 0, 0.1, [failure])
+    passes = [operators.Outcome(f"op{k}", "int64", 2, 1, 1, 0, 0.1, []) for k in range(99)]
+    known.write_text("{}")
+    assert operators._conclude([fails, *passes], complete=True) == 1
+    assert "not listed in known.json: add int64" in capsys.readouterr().out
+    known.write_text(json.dumps({"add int64": {"reason": "it is so"}}))
+    assert operators._conclude([fails, *passes], complete=True) == 0
+    assert operators._conclude(passes, complete=True) == 0
+    known.write_text(json.dumps({"op3 int64": {"reason": "it is so"}}))
+    assert operators._conclude(passes, complete=True) == 1
+    assert operators._conclude(passes, complete=False) == 0
+
+
+def act(task):
+    if task == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task == "hang":
+        time.sleep(600)
+    return task.upper()
+
+
+def test_a_task_that_crashes_or_hangs_is_a_result_and_not_the_end():
+    done = dict(run_all(["a", "crash", "hang", "b", "c"], act, count=2, seconds=3.0))
+    assert done == {
+        "a": "A",
+        "b": "B",
+        "c": "C",
+        "crash": Lost("crashes with SIGKILL"),
+        "hang": Lost("takes longer than 3 s"),
+    }
+
+
+def test_every_operator_of_pytorch_agrees_with_eager_mode():
+    # In a process of its own: it forks, which a process with running threads must not.
+    run = subprocess.run(
+        [sys.executable, "-m", "loafc.check", "operators", "--subset"], capture_output=True, text=True, timeout=1200
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

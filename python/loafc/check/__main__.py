@@ -7,7 +7,7 @@ import sys
 
 # Each is a module of this package with a `main(args) -> int`. Only the one that is asked for is imported: some need
 # packages that the others don't.
-CHECKS = ("census", "models")
+CHECKS = ("census", "models", "operators")
 
 
 def main(args: list[str]) -> int:
