@@ -1,6 +1,7 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu check-census check-operators check-models bench-overhead lint fmt
+.PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu bench-steps bench-overhead \
+	check-census check-operators check-models lint fmt
 
 PY := .venv/bin/python
 
@@ -20,7 +21,7 @@ bootstrap: ## Install what is missing and build loafc into .venv
 demo: bootstrap ## Compile two small language models, compare with eager (INDUCTOR=1, SHORT=1)
 	@$(PY) -m loafc.demo $(DEMO_FLAGS)
 
-test: test-rust test-python ## Run all tests
+test: bootstrap test-rust test-python ## Run all tests, installing what is missing
 
 test-rust: ## Run the Rust tests
 	$(RUST_TEST) --workspace --exclude loafc-python
@@ -31,23 +32,23 @@ test-python: ## Run the Python tests against the loafc in .venv
 bench-scheduler: ## Schedule real models with loafc and TorchInductor, compare kernels and seconds (minutes)
 	$(PY) -m loafc.bench scheduler $(if $(JSON),--json $(JSON))
 
+bench-cpu: ## Run kernels of loafc and TorchInductor on memory-bound programs (minutes; JSON=file, PLOT=file)
+	$(PY) -m loafc.bench cpu $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
+
+bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (tens of minutes; JSON=file)
+	$(PY) -m loafc.bench steps $(if $(JSON),--json $(JSON))
+
+bench-overhead: ## Measure what a call of a compiled program costs beside TorchInductor's
+	$(PY) -m loafc.bench overhead $(if $(JSON),--json $(JSON))
+
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census
 
 check-operators: ## Run PyTorch's database of operators, all samples (an hour), against eager mode
 	$(PY) -m loafc.check operators $(if $(JSON),--json $(JSON))
 
-bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (tens of minutes; JSON=file)
-	$(PY) -m loafc.bench steps $(if $(JSON),--json $(JSON))
-
-bench-cpu: ## Run kernels of loafc and TorchInductor on memory-bound programs (minutes; JSON=file, PLOT=file)
-	$(PY) -m loafc.bench cpu $(if $(JSON),--json $(JSON)) $(if $(PLOT),--plot $(PLOT))
-
 check-models: ## Compare all models of a zoo with eager mode (hours; ZOO=file, needs the models' packages)
 	$(PY) -m loafc.check models $(if $(ZOO),--zoo $(ZOO)) $(if $(JSON),--json $(JSON))
-
-bench-overhead: ## Measure what a call of a compiled program costs beside TorchInductor's
-	$(PY) -m loafc.bench overhead $(if $(JSON),--json $(JSON))
 
 lint: ## Check format and lints
 	cargo fmt --all --check
