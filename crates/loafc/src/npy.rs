@@ -152,7 +152,8 @@ pub fn write(mut to: impl Write, tensor: &Tensor) -> Result<(), NpyError> {
     Ok(())
 }
 
-/// The same bits as the element type that a program expects: bfloat16 and 8-bit floats come as unsigned integers.
+/// The same bits as the element type that a program expects: bfloat16, 8-bit floats and complex numbers of
+/// two half-precision floats come as unsigned integers.
 ///
 /// # Errors
 /// When the tensor holds neither `dtype` nor its raw bits.
@@ -162,7 +163,7 @@ pub fn reinterpret(tensor: &Tensor, dtype: DType) -> Result<Tensor, TensorError>
     }
     let raw = matches!(
         (dtype, tensor.dtype()),
-        (DType::BF16, DType::U16) | (DType::F8E4M3FN | DType::F8E5M2, DType::U8)
+        (DType::BF16, DType::U16) | (DType::F8E4M3FN | DType::F8E5M2, DType::U8) | (DType::C32, DType::U32)
     );
     if !raw {
         return Err(TensorError::DType { expected: dtype, got: tensor.dtype() });
