@@ -71,7 +71,7 @@ fn wrapped(value: Scalar, dim: usize, extent: usize) -> Result<usize, Fault> {
     usize::try_from(at).ok().filter(|at| *at < extent).ok_or(Fault::Index { index, dim, extent })
 }
 
-/// Fails unless `index` has the rank of `self` and nowhere but in `dim` more elements.
+/// Fails unless `index` is empty, or has the rank of `self` and nowhere but in `dim` more elements.
 pub(super) fn check_index_shape(
     call: &Call,
     index: &TensorType,
@@ -81,7 +81,7 @@ pub(super) fn check_index_shape(
     let larger = |d: usize| (x.shape[d] - index.shape[d]).as_const().is_some_and(|left| left < 0);
     // Tensors without dimensions count as one element.
     let ranks_fit = index.rank().max(1) == x.rank().max(1);
-    if ranks_fit && (0..index.rank().min(x.rank())).all(|d| d == dim || !larger(d)) {
+    if index.numel().is(0) || ranks_fit && (0..index.rank().min(x.rank())).all(|d| d == dim || !larger(d)) {
         return Ok(());
     }
     let message = format!(

@@ -126,7 +126,9 @@ impl State<'_> {
             if buffer.source != BufferSource::Owned {
                 return Err(format!("result {view} lies in an input"));
             }
-            if std::mem::replace(&mut self.written[view.buffer.0 as usize], true) {
+            // A buffer of nothing counts as written from the start.
+            let written = std::mem::replace(&mut self.written[view.buffer.0 as usize], true);
+            if written && !buffer.len.is(0) {
                 return Err(format!("result {view} lies in a buffer that something else writes"));
             }
         }

@@ -1,6 +1,6 @@
 //! Reads at positions that are data: gather, embedding, advanced indexing.
 
-use loafc_ir::dtype::DType;
+use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::graph::Dims;
 use loafc_ir::nest::{BinaryOp, Failure, FailureKind};
 use loafc_ir::ops::{Call, TensorArg};
@@ -70,6 +70,10 @@ fn gather(cx: &mut Cx, c: &Call) -> Lowered {
     let shape = cx.out()?.shape.clone();
     if from.is_empty() {
         return Ok(vec![cx.broadcast(a, &shape)]);
+    }
+    // An empty index may have any number of dimensions.
+    if shape.iter().any(|extent| extent.is(0)) {
+        return Ok(vec![cx.constant(Scalar::Int(0), cx.dtype(a), &shape)]);
     }
     if cx.shape(index).len() != from.len() {
         return Err(Refusal::Extern);

@@ -62,6 +62,10 @@ fn scatter(cx: &mut Cx, c: &Call, source: &str, mode: StoreMode) -> Lowered {
     let from = cx.shape(a);
     let index = cx.tensor(c, 2, "index")?;
     let shape = cx.shape(index);
+    // An empty index may have any number of dimensions.
+    if shape.iter().any(|extent| extent.is(0)) {
+        return Ok(vec![cx.copy(a)]);
+    }
     if from.is_empty() || shape.len() != from.len() {
         return Err(Refusal::Extern);
     }
