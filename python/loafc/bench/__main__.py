@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
+
+from ..dispatch import run_command
 
 BENCHMARKS = ("scheduler", "cpu", "overhead", "steps")
 
 
 def main(args: list[str]) -> int:
     """Runs the benchmark that the first argument names; returns the exit status."""
-    if not args or args[0] not in BENCHMARKS:
-        print(f"usage: python -m loafc.bench {{{','.join(BENCHMARKS)}}} [options]", file=sys.stderr)
-        return 2
-    # Only the one that runs: what the others import takes seconds.
-    return importlib.import_module(f".{args[0]}", __package__).main(args[1:])
+    return run_command("loafc.bench", BENCHMARKS, args)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..table import print_table
+from .common import geometric_mean, positive
 from .plot import Bars, bar_chart
 from .programs import PROGRAMS, Program
 
@@ -291,11 +292,6 @@ def _row(case: Case, error: float, rounds: list[Round]) -> Row:
     )
 
 
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """None of nothing."""
-    return math.exp(statistics.fmean(map(math.log, values))) if values else None
-
-
 @dataclass(frozen=True)
 class Summary:
     """Geometric means, each None where nothing was measured for it."""
@@ -346,8 +342,8 @@ def main(args: list[str]) -> int:
     """Runs the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="loafc.bench cpu", description=__doc__.split("\n")[0])
     parser.add_argument("--only", action="append", metavar="NAME", help="programs with this in their name or kind")
-    parser.add_argument("--rounds", type=_positive, default=15, help="measurements of each program (15)")
-    parser.add_argument("--threads", type=_positive, help="threads of PyTorch (as many as it takes by itself)")
+    parser.add_argument("--rounds", type=positive, default=15, help="measurements of each program (15)")
+    parser.add_argument("--threads", type=positive, help="threads of PyTorch (as many as it takes by itself)")
     parser.add_argument("--no-inductor", action="store_true", help="loafc alone, against the floor")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a chart to this file, as SVG")
@@ -406,10 +402,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("at least one")
-    return value

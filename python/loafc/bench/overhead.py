@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from ..backend import backend_of, compile_graph, parse_options
-from ..demo import print_table
+from ..table import print_table
+from .common import positive
 
 ELEMENTS = 64
 INPUTS = 200
@@ -162,7 +163,7 @@ def main(args: list[str]) -> int:
     """Runs the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="loafc.bench overhead", description=__doc__.split("\n")[0])
     parser.add_argument("--program", action="append", choices=PROGRAMS, help="only this one; may be given again")
-    parser.add_argument("--rounds", type=int, default=1000, help="pairs of measurements of each (1000)")
+    parser.add_argument("--rounds", type=positive, default=1000, help="pairs of measurements of each (1000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     options = parser.parse_args(args)
     rows = [row for name in options.program or PROGRAMS for row in measure(name, options.rounds)]

@@ -26,6 +26,7 @@ from ..backend import CompiledGraph, compile_graph, parse_options
 from ..table import print_table
 from . import inductor
 from .capture import Captured, capture
+from .common import positive
 from .models import MODELS, SEED, Model
 
 # TorchInductor is to take this many times loafc's time at least.
@@ -145,7 +146,7 @@ def main(args: list[str]) -> int:
     """Runs the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="loafc.bench scheduler", description=__doc__.split("\n")[0])
     parser.add_argument("--model", action="append", choices=MODELS, help="only this one; may be given again")
-    parser.add_argument("--repeat", type=_positive, default=5, help="runs on each graph, of loafc 3 times as many (5)")
+    parser.add_argument("--repeat", type=positive, default=5, help="runs on each graph, of loafc 3 times as many (5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     options = parser.parse_args(args)
     warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler).*")
@@ -166,10 +167,3 @@ def main(args: list[str]) -> int:
     if not problems:
         print(f"No more kernels than TorchInductor's, in a {TIMES}th of its time or less.")
     return 1 if problems else 0
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("at least one run")
-    return value

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ import torch
 
 from .. import demo, metrics
 from ..table import print_table
+from .common import geometric_mean, positive
 from .models import MODELS, SEED, Model
 
 # Bars: TorchInductor's time ÷ loafc's for each step and as a geometric mean, and its compile seconds ÷ loafc's.
@@ -112,11 +112,6 @@ def _seconds(step: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of at least one positive number."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def summary(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Lines about all rows, and what is worse than it may be."""
     problems = [problem for row in rows for problem in row.problems()]
@@ -138,11 +133,9 @@ def main(args: list[str]) -> int:
     """Runs the benchmark; returns the exit status."""
     parser = argparse.ArgumentParser(prog="loafc.bench steps", description=__doc__.split("\n")[0])
     parser.add_argument("--model", action="append", choices=MODELS, help="only this one; may be given again")
-    parser.add_argument("--rounds", type=int, default=21, help="how often each step is measured (21)")
+    parser.add_argument("--rounds", type=positive, default=21, help="how often each step is measured (21)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     options = parser.parse_args(args)
-    if options.rounds < 1:
-        parser.error("--rounds: at least one")
     warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler|loss_type).*")
 
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, medians of {options.rounds} rounds")

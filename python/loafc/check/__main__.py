@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-# Each is a module of this package with a `main(args) -> int`. Only the one that is asked for is imported: some need
-# packages that the others don't.
+from ..dispatch import run_command
+
 CHECKS = ("census", "models", "operators")
 
 
 def main(args: list[str]) -> int:
     """Runs the check that the first argument names; returns the exit status."""
-    if not args or args[0] not in CHECKS:
-        print(f"usage: python -m loafc.check {{{','.join(CHECKS)}}} [options]", file=sys.stderr)
-        return 2
-    return importlib.import_module(f".{args[0]}", __package__).main(args[1:])
+    return run_command("loafc.check", CHECKS, args)
 
 
 if __name__ == "__main__":
