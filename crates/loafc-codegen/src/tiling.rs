@@ -220,7 +220,7 @@ pub fn lane_stride(body: &Body, index: &Index, var: LoopVar) -> LaneStride {
     let varies = |atom: &IndexAtom| match atom {
         IndexAtom::Loop(_) => false,
         IndexAtom::Value(v) => value_uses(body, *v, var),
-        IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => index_uses(body, i, var),
+        IndexAtom::FloorDiv(d) | IndexAtom::Mod(d) => index_uses(body, &d.index, var),
     };
     match index.terms.iter().any(|t| varies(&t.0)) {
         true => LaneStride::Irregular,

@@ -39,8 +39,8 @@ pub fn for_each_index_nested<'a>(body: &'a Body, visit: &mut dyn FnMut(&'a Index
     fn walk<'a>(index: &'a Index, visit: &mut dyn FnMut(&'a Index)) {
         visit(index);
         for (atom, _) in &index.terms {
-            if let IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) = atom {
-                walk(i, visit);
+            if let IndexAtom::FloorDiv(division) | IndexAtom::Mod(division) = atom {
+                walk(&division.index, visit);
             }
         }
     }
@@ -91,8 +91,8 @@ fn find_split(nest: &LoopNest) -> Option<(LoopVar, Size)> {
             return;
         }
         for (atom, _) in &index.terms {
-            if let IndexAtom::FloorDiv(inner, divisor) | IndexAtom::Mod(inner, divisor) = atom {
-                found = found.or_else(|| split_for(nest, inner, *divisor));
+            if let IndexAtom::FloorDiv(division) | IndexAtom::Mod(division) = atom {
+                found = found.or_else(|| split_for(nest, &division.index, division.divisor));
             }
         }
     });

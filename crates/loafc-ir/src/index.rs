@@ -21,10 +21,31 @@ pub enum IndexAtom {
     Loop(LoopVar),
     /// An integer value of the body (indirect access).
     Value(ValueId),
-    /// `index // size`, rounded down.
-    FloorDiv(Box<Index>, Size),
-    /// `index mod size`, from 0 to size less one.
-    Mod(Box<Index>, Size),
+    /// `index // divisor`, rounded down.
+    FloorDiv(Box<Division>),
+    /// `index mod divisor`, from 0 to the divisor less one.
+    Mod(Box<Division>),
+}
+
+/// Operands of a division. Boxed together: most atoms are loops, and the smaller they are, the more fit the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Division {
+    /// What is divided.
+    pub index: Index,
+    /// By what; never zero where a loop runs.
+    pub divisor: Size,
+}
+
+impl IndexAtom {
+    /// `index // divisor` as an atom.
+    pub fn floor_div(index: Index, divisor: Size) -> IndexAtom {
+        IndexAtom::FloorDiv(Box::new(Division { index, divisor }))
+    }
+
+    /// `index mod divisor` as an atom.
+    pub fn modulo(index: Index, divisor: Size) -> IndexAtom {
+        IndexAtom::Mod(Box::new(Division { index, divisor }))
+    }
 }
 
 /// `offset + Σ stride·atom`, in elements. Each atom stands once, no stride is zero, and terms keep the order of
@@ -34,7 +55,7 @@ pub struct Index {
     /// The position where all atoms are zero.
     pub offset: Size,
     /// Atoms with their strides.
-    pub terms: SmallVec<[(IndexAtom, Size); 4]>,
+    pub terms: SmallVec<[(IndexAtom, Size); 3]>,
 }
 
 impl Index {
@@ -110,7 +131,7 @@ impl Index {
             return quotient.shifted(Size::from(floor_div(rest, d)));
         }
         let rest = rest.reduce_by_common_factor(divisor);
-        quotient.plus(&Index::of_atom(IndexAtom::FloorDiv(Box::new(rest.0), rest.1)))
+        quotient.plus(&Index::of_atom(IndexAtom::floor_div(rest.0, rest.1)))
     }
 
     /// `self mod divisor`; see [`Index::floor_div`].
@@ -122,7 +143,7 @@ impl Index {
         if let (Some(d), Some(rest)) = (divisor.as_const(), rest.as_constant().and_then(Size::as_const)) {
             return Index::constant(Size::from(floor_mod(rest, d)));
         }
-        Index::of_atom(IndexAtom::Mod(Box::new(rest), divisor))
+        Index::of_atom(IndexAtom::modulo(rest, divisor))
     }
 
     /// `(q, r)` with `self = q·divisor + r`, as much as possible in `q`.
@@ -186,13 +207,13 @@ impl Index {
         for (atom, stride) in &self.terms {
             let top = match atom {
                 IndexAtom::Loop(v) => extents(*v)? - Size::ONE,
-                IndexAtom::Mod(_, size) => *size - Size::ONE,
-                IndexAtom::FloorDiv(inner, size) => {
-                    let (l, h) = inner.bounds(extents)?;
+                IndexAtom::Mod(division) => division.divisor - Size::ONE,
+                IndexAtom::FloorDiv(division) => {
+                    let (l, h) = division.index.bounds(extents)?;
                     if l.as_const().is_none_or(|l| l < 0) {
                         return None;
                     }
-                    h.floor_div(*size)
+                    h.floor_div(division.divisor)
                 }
                 IndexAtom::Value(_) => return None,
             };
@@ -222,7 +243,7 @@ impl Index {
         self.terms.iter().any(|t| match &t.0 {
             IndexAtom::Loop(_) => false,
             IndexAtom::Value(_) => true,
-            IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => i.is_indirect(),
+            IndexAtom::FloorDiv(d) | IndexAtom::Mod(d) => d.index.is_indirect(),
         })
     }
 
@@ -239,7 +260,7 @@ impl Index {
         self.terms.iter().any(|t| match &t.0 {
             IndexAtom::Loop(v) => *v == var,
             IndexAtom::Value(_) => false,
-            IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => i.uses_loop(var),
+            IndexAtom::FloorDiv(d) | IndexAtom::Mod(d) => d.index.uses_loop(var),
         })
     }
 
@@ -249,7 +270,7 @@ impl Index {
             match atom {
                 IndexAtom::Loop(_) => {}
                 IndexAtom::Value(v) => visit(*v),
-                IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => i.for_each_value(visit),
+                IndexAtom::FloorDiv(d) | IndexAtom::Mod(d) => d.index.for_each_value(visit),
             }
         }
     }
@@ -267,8 +288,10 @@ impl Index {
             let part = match atom {
                 IndexAtom::Loop(v) => loops(*v),
                 IndexAtom::Value(v) => Index::of_atom(IndexAtom::Value(values(*v))),
-                IndexAtom::FloorDiv(i, d) => i.substitute(loops, values, extents).floor_div(*d, extents),
-                IndexAtom::Mod(i, d) => i.substitute(loops, values, extents).modulo(*d, extents),
+                IndexAtom::FloorDiv(d) => {
+                    d.index.substitute(loops, values, extents).floor_div(d.divisor, extents)
+                }
+                IndexAtom::Mod(d) => d.index.substitute(loops, values, extents).modulo(d.divisor, extents),
             };
             out.add_scaled(part, *stride);
         }
@@ -295,10 +318,12 @@ impl Index {
             let factor = match atom {
                 IndexAtom::Loop(v) => loops(*v),
                 IndexAtom::Value(v) => values(*v),
-                IndexAtom::FloorDiv(i, d) => {
-                    floor_div(i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?)
+                IndexAtom::FloorDiv(d) => {
+                    floor_div(d.index.eval(loops, values, sizes)?, nonzero(d.divisor.eval(sizes)?)?)
                 }
-                IndexAtom::Mod(i, d) => floor_mod(i.eval(loops, values, sizes)?, nonzero(d.eval(sizes)?)?),
+                IndexAtom::Mod(d) => {
+                    floor_mod(d.index.eval(loops, values, sizes)?, nonzero(d.divisor.eval(sizes)?)?)
+                }
             };
             sum = sum.wrapping_add(stride.eval(sizes)?.wrapping_mul(factor));
         }
@@ -350,8 +375,8 @@ impl fmt::Display for IndexAtom {
         match self {
             IndexAtom::Loop(v) => write!(f, "i{}", v.0),
             IndexAtom::Value(v) => write!(f, "v{}", v.0),
-            IndexAtom::FloorDiv(i, d) => write!(f, "(({i}) // {})", Divisor(*d)),
-            IndexAtom::Mod(i, d) => write!(f, "(({i}) % {})", Divisor(*d)),
+            IndexAtom::FloorDiv(d) => write!(f, "(({}) // {})", d.index, Divisor(d.divisor)),
+            IndexAtom::Mod(d) => write!(f, "(({}) % {})", d.index, Divisor(d.divisor)),
         }
     }
 }

@@ -173,8 +173,8 @@ pub(crate) fn position(view: &TensorView, coords: &[Index]) -> Index {
 /// Puts `s·d·(x // d) + s·(x mod d)` together to `s·x`, as often as possible.
 fn recombine(mut index: Index) -> Index {
     while let Some((whole, part)) = find_pair(&index) {
-        let (IndexAtom::Mod(x, _), stride) = &index.terms[part] else { return index };
-        let mut sum = Index::constant(index.offset).plus(&x.times(*stride));
+        let (IndexAtom::Mod(division), stride) = &index.terms[part] else { return index };
+        let mut sum = Index::constant(index.offset).plus(&division.index.times(*stride));
         for (k, (atom, stride)) in index.terms.iter().enumerate() {
             if k != whole && k != part {
                 sum.add_term(atom.clone(), *stride);
@@ -188,13 +188,13 @@ fn recombine(mut index: Index) -> Index {
 /// Positions of a floor division and a modulo of the same that together make it whole.
 fn find_pair(index: &Index) -> Option<(usize, usize)> {
     index.terms.iter().enumerate().find_map(|(part, (atom, stride))| {
-        let IndexAtom::Mod(x, d) = atom else { return None };
-        let quotient = x.floor_div(*d, &|_| None);
+        let IndexAtom::Mod(division) = atom else { return None };
+        let quotient = division.index.floor_div(division.divisor, &|_| None);
         let [(wanted, one)] = quotient.terms.as_slice() else { return None };
         if !one.is(1) || !quotient.offset.is(0) {
             return None;
         }
-        let whole = index.terms.iter().position(|(a, s)| a == wanted && *s == *stride * *d)?;
+        let whole = index.terms.iter().position(|(a, s)| a == wanted && *s == *stride * division.divisor)?;
         Some((whole, part))
     })
 }

@@ -567,8 +567,8 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                 Some(value) => self.cast(value, DType::I64).v,
                 None => self.known(None, || format!("{v} has no value")),
             },
-            IndexAtom::FloorDiv(inner, divisor) => self.division(inner, *divisor).0,
-            IndexAtom::Mod(inner, divisor) => self.division(inner, *divisor).1,
+            IndexAtom::FloorDiv(d) => self.division(&d.index, d.divisor).0,
+            IndexAtom::Mod(d) => self.division(&d.index, d.divisor).1,
         }
     }
 

@@ -107,8 +107,8 @@ impl Printer<'_> {
             match atom {
                 IndexAtom::Loop(v) => write!(self.text, "i{}", v.0)?,
                 IndexAtom::Value(v) => write!(self.text, "v{}", v.0)?,
-                IndexAtom::FloorDiv(inner, d) => self.division(inner, "//", *d)?,
-                IndexAtom::Mod(inner, d) => self.division(inner, "%", *d)?,
+                IndexAtom::FloorDiv(d) => self.division(&d.index, "//", d.divisor)?,
+                IndexAtom::Mod(d) => self.division(&d.index, "%", d.divisor)?,
             }
         }
         Ok(())

@@ -762,7 +762,7 @@ impl StageBuilder<'_, '_> {
         let of_atom = |atom: &IndexAtom| match atom {
             IndexAtom::Loop(v) => self.loops.iter().rposition(|l| l.var == *v).map_or(0, |k| k + 1),
             IndexAtom::Value(_) => 0,
-            IndexAtom::FloorDiv(i, _) | IndexAtom::Mod(i, _) => self.level_of_index(i),
+            IndexAtom::FloorDiv(d) | IndexAtom::Mod(d) => self.level_of_index(&d.index),
         };
         index.terms.iter().map(|t| of_atom(&t.0)).max().unwrap_or(0)
     }

@@ -139,7 +139,7 @@ impl Scope<'_> {
                 IndexAtom::Loop(v) if self.vars.contains(v) => {}
                 IndexAtom::Loop(v) => return Err(format!("i{} is used where it is not bound", v.0)),
                 IndexAtom::Value(v) => self.value(*v)?,
-                IndexAtom::FloorDiv(inner, _) | IndexAtom::Mod(inner, _) => self.index(inner)?,
+                IndexAtom::FloorDiv(division) | IndexAtom::Mod(division) => self.index(&division.index)?,
             }
         }
         Ok(())

@@ -173,7 +173,7 @@ fn combining_stores_add_up_where_they_meet() {
     let x = body.push(load(0, index(0, &[1])));
     let two = Size::from(2);
     let mut target = Index::default();
-    target.add_term(IndexAtom::Mod(Box::new(index(0, &[1])), two), Size::ONE);
+    target.add_term(IndexAtom::modulo(index(0, &[1]), two), Size::ONE);
     let mode = StoreMode::Combine(BinaryOp::Add);
     body.push(Op::Store { buffer: BufferId(1), index: target, value: x, guard: None, mode });
     let memory =

@@ -511,7 +511,7 @@ fn all_operations() -> Body {
     let n = Size::symbol("n");
     let i = Index::of_loop(LoopVar(0));
     let mut mixed = i.times(n * 4.into()).shifted(3.into());
-    mixed.add_term(IndexAtom::Mod(Box::new(i.clone()), n * 2.into()), Size::ONE);
+    mixed.add_term(IndexAtom::modulo(i.clone(), n * 2.into()), Size::ONE);
     let v = ValueId;
     body.push(Op::Const(Scalar::Float(1.0), DType::BF16));
     body.push(Op::SizeValue(n));

@@ -219,7 +219,7 @@ fn for_each_loop(index: &Index, visit: &mut dyn FnMut(LoopVar)) {
         match atom {
             IndexAtom::Loop(var) => visit(*var),
             IndexAtom::Value(_) => {}
-            IndexAtom::FloorDiv(inner, _) | IndexAtom::Mod(inner, _) => for_each_loop(inner, visit),
+            IndexAtom::FloorDiv(division) | IndexAtom::Mod(division) => for_each_loop(&division.index, visit),
         }
     }
 }
