@@ -8,7 +8,7 @@ use loafc_ir::size::{Size, SymbolValues};
 use smallvec::SmallVec;
 
 /// One value for each digit: outer ones, then inner ones.
-pub type PerDigit = SmallVec<[Size; 6]>;
+pub type PerDigit = SmallVec<[Size; 4]>;
 
 /// A load or store.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,8 +122,8 @@ fn strided(index: &Index, digits: usize) -> Option<Strided> {
 pub type Term = (Size, Size);
 
 /// The terms of some digits of an access, largest stride first as far as strides can be compared.
-pub fn terms(strides: &[Size], extents: &[Size]) -> SmallVec<[Term; 6]> {
-    let mut out: SmallVec<[Term; 6]> = strides
+pub fn terms(strides: &[Size], extents: &[Size]) -> SmallVec<[Term; 4]> {
+    let mut out: SmallVec<[Term; 4]> = strides
         .iter()
         .zip(extents)
         .filter(|(stride, extent)| !stride.is(0) && !extent.is(1))
@@ -171,12 +171,12 @@ pub fn embed(inner: (&[Size], &[Size]), outer: (&[Size], &[Size]), shift: Size) 
     if !is_mixed_radix(&radix) {
         return None;
     }
-    let mut weights: SmallVec<[Size; 6]> = SmallVec::from_elem(Size::ONE, radix.len());
+    let mut weights: PerDigit = SmallVec::from_elem(Size::ONE, radix.len());
     for k in (0..radix.len().saturating_sub(1)).rev() {
         weights[k] = weights[k + 1] * radix[k + 1].1;
     }
     let len = radix.iter().map(|r| r.1).product();
-    let mut top: SmallVec<[Size; 6]> = SmallVec::from_elem(Size::ZERO, radix.len());
+    let mut top: PerDigit = SmallVec::from_elem(Size::ZERO, radix.len());
     let mut offset = Size::ZERO;
     let mut rest = shift;
     if !shift.is(0) {
@@ -219,8 +219,8 @@ fn at_most(a: Size, b: Size) -> bool {
 }
 
 /// Joins terms that continue each other: (s·e, f) and (s, e) are one term (s, e·f).
-fn merge_adjacent(terms: &[Term]) -> SmallVec<[Term; 6]> {
-    let mut out: SmallVec<[Term; 6]> = SmallVec::new();
+fn merge_adjacent(terms: &[Term]) -> SmallVec<[Term; 4]> {
+    let mut out: SmallVec<[Term; 4]> = SmallVec::new();
     for (stride, extent) in terms {
         match out.last_mut() {
             Some(last) if last.0 == *stride * *extent => *last = (*stride, last.1 * *extent),

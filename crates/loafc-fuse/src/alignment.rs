@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         digit
     }
 
-    fn finish(mut self, digits: &mut SmallVec<[NewDigit; 6]>) {
+    fn finish(mut self, digits: &mut SmallVec<[NewDigit; 4]>) {
         while let Some(rest) = self.current() {
             digits.push(self.take(rest));
         }
@@ -141,7 +141,7 @@ pub type Site<'a> = (&'a Cluster, &'a Member, &'a Access);
 
 fn from_pieces(matched: &Matched, first_outer: usize, second_outer: usize) -> Alignment {
     let mut common: SmallVec<[(NewDigit, NewDigit); 6]> = SmallVec::new();
-    let mut first_rest: SmallVec<[NewDigit; 6]> = SmallVec::new();
+    let mut first_rest: SmallVec<[NewDigit; 4]> = SmallVec::new();
     let mut second_rest: SmallVec<[(Rank, NewDigit); 6]> = SmallVec::new();
     for piece in &matched.pieces {
         let part = |side: Option<(usize, Size)>, outer: usize| {

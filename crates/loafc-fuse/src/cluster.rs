@@ -55,6 +55,8 @@ pub struct BufferUse {
 /// Nests that share an outer space.
 #[derive(Clone, Debug)]
 pub struct Cluster {
+    /// First step of the program in it.
+    pub first_step: StepId,
     /// Extents of the outer digits, outermost first.
     pub outer: PerDigit,
     /// Members in program order.
@@ -81,6 +83,7 @@ impl Cluster {
         };
         let work = nest.loops.iter().map(|l| l.extent.hint(&program.hints)).fold(1, i64::saturating_mul);
         let mut cluster = Cluster {
+            first_step: step,
             outer: nest.loops[..parallel].iter().map(|l| l.extent).collect(),
             members: vec![member],
             buffers: Vec::new(),
@@ -110,11 +113,6 @@ impl Cluster {
         }
         uses.sort_by_key(|u| u.buffer);
         uses
-    }
-
-    /// First step of the program in it.
-    pub fn first_step(&self) -> StepId {
-        self.members[0].step
     }
 
     /// The access at a place that [`BufferUse::accesses`] names, with its member.
@@ -150,6 +148,7 @@ impl Cluster {
     /// The union of two clusters over one outer space. Members come in program order.
     pub fn union(mut self, other: Cluster) -> Cluster {
         debug_assert_eq!(self.outer, other.outer);
+        self.first_step = self.first_step.min(other.first_step);
         self.has_reduction |= other.has_reduction;
         self.work = self.work.saturating_add(other.work);
         let in_order = self.members.last().map(|m| m.step) < other.members.first().map(|m| m.step);
@@ -208,7 +207,7 @@ fn merge_uses(mut first: Vec<BufferUse>, second: Vec<BufferUse>, moved: u16) -> 
 pub struct Respace {
     /// New digits: first those of the new outer space, then those that every member gets as inner digits, ahead
     /// of its own.
-    pub digits: SmallVec<[NewDigit; 6]>,
+    pub digits: SmallVec<[NewDigit; 4]>,
     /// How many of them are outer.
     pub outer: usize,
     /// Whether the new digits are parts of the members' inner digits too, and nothing of those is left. All
@@ -231,7 +230,7 @@ pub struct NewDigit {
 
 impl Respace {
     /// New digits that are parts of outer ones.
-    pub fn of_outer(digits: SmallVec<[NewDigit; 6]>, outer: usize) -> Respace {
+    pub fn of_outer(digits: SmallVec<[NewDigit; 4]>, outer: usize) -> Respace {
         Respace { digits, outer, takes_inner: false, padded: SmallVec::new() }
     }
 
@@ -279,6 +278,18 @@ impl Respace {
         }
         strides.extend_from_slice(self.kept(&place.strides, old_outer));
         strides
+    }
+
+    /// The first digit along which an access is contiguous after the change.
+    pub fn contiguous_digit(&self, place: &Strided, old_outer: usize) -> Option<usize> {
+        let moved = self.digits.iter().position(|d| {
+            let stride = place.strides[d.from];
+            if d.weight.is(1) { stride.is(1) } else { (stride * d.weight).is(1) }
+        });
+        moved.or_else(|| {
+            let kept = self.kept(&place.strides, old_outer).iter().position(|s| s.is(1));
+            kept.map(|k| self.digits.len() + k)
+        })
     }
 
     /// Extents of a member's inner digits after the change.

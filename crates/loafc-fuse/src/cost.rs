@@ -10,10 +10,14 @@ use crate::cluster::{Cluster, Member, Respace};
 use crate::legality::{Placed, conflict, place, same_outer, shared_buffers, within};
 use crate::log::Reason;
 use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
+use crate::order::StepGraph;
 
 /// How much worse an element is that is touched alone than one that comes with its cache line. The lines of a
 /// tile stay in the first-level cache, so it is less than the line's length.
 const UNCOALESCED_FACTOR: i64 = 4;
+
+/// Digits along which a kernel's tiles make accesses contiguous.
+const TILED_DIGITS: usize = 2;
 
 /// What the scheduler knows of the whole program.
 pub struct Facts<'a> {
@@ -27,30 +31,12 @@ pub struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     /// Collects them.
-    pub fn new(program: &'a NestProgram, options: &'a FuseOptions) -> Self {
-        let mut users = vec![0u32; program.buffers.len()];
+    pub fn new(program: &'a NestProgram, options: &'a FuseOptions, graph: &StepGraph) -> Self {
+        let mut users: Vec<u32> = graph.users.iter().map(|steps| steps.len() as u32).collect();
         for step in &program.steps {
-            match step {
-                Step::Nest(nest) => {
-                    let mut seen: SmallVec<[BufferId; 8]> = SmallVec::new();
-                    for op in &nest.body.ops {
-                        let (loafc_ir::nest::Op::Load { buffer, .. }
-                        | loafc_ir::nest::Op::Store { buffer, .. }) = op
-                        else {
-                            continue;
-                        };
-                        if !seen.contains(buffer) {
-                            seen.push(*buffer);
-                            let count = &mut users[buffer.0 as usize];
-                            *count = count.saturating_add(1);
-                        }
-                    }
-                }
-                Step::Extern(call) => {
-                    let views = call.tensors.iter().chain(call.results.iter().flatten());
-                    views.for_each(|view| users[view.buffer.0 as usize] = u32::MAX);
-                }
-            }
+            let Step::Extern(call) = step else { continue };
+            let views = call.tensors.iter().chain(call.results.iter().flatten());
+            views.for_each(|view| users[view.buffer.0 as usize] = u32::MAX);
         }
         for output in &program.outputs {
             if let Output::Tensor(view) = output {
@@ -440,28 +426,39 @@ fn coincide(facts: &Facts, a: &Option<Placed>, b: &Option<Placed>, item: i64, ba
 /// Bytes of accesses that were contiguous along one of the two digits that a kernel can tile, and are no more.
 /// Inner digits count as one: each stage tiles its own.
 fn uncoalesced(first: &Cluster, second: &Cluster, alignment: &Alignment) -> i64 {
-    let identity = [Respace::identity(&first.outer), Respace::identity(&second.outer)];
-    let before = uncovered(&[(first, &identity[0])]) + uncovered(&[(second, &identity[1])]);
-    let after = uncovered(&[(first, &alignment.first), (second, &alignment.second)]);
+    let after = uncovered(&[(first, Some(&alignment.first)), (second, Some(&alignment.second))]);
+    if after == 0 {
+        return 0;
+    }
+    let before = uncovered(&[(first, None)]) + uncovered(&[(second, None)]);
     (after - before).max(0)
 }
 
 const INNER: usize = usize::MAX;
 
-fn uncovered(sides: &[(&Cluster, &Respace)]) -> i64 {
+/// Bytes of accesses that are contiguous along a digit which the tiles don't cover; no respacing stands for the space
+/// as it is.
+fn uncovered(sides: &[(&Cluster, Option<&Respace>)]) -> i64 {
     let mut by_digit: SmallVec<[(usize, i64); 6]> = SmallVec::new();
     for (cluster, with) in sides {
+        let outer = with.map_or(cluster.outer.len(), |w| w.outer);
         for access in cluster.members.iter().flat_map(|m| &m.accesses) {
             let Some(place) = &access.place else { continue };
-            let strides = with.strides(place, cluster.outer.len());
-            let Some(digit) = strides.iter().position(|s| s.is(1)) else { continue };
-            let digit = if digit < with.outer { digit } else { INNER };
+            let found = match with {
+                Some(with) => with.contiguous_digit(place, cluster.outer.len()),
+                None => place.strides.iter().position(|s| s.is(1)),
+            };
+            let Some(digit) = found else { continue };
+            let digit = if digit < outer { digit } else { INNER };
             match by_digit.iter_mut().find(|d| d.0 == digit) {
                 Some(entry) => entry.1 += access.bytes,
                 None => by_digit.push((digit, access.bytes)),
             }
         }
     }
+    if by_digit.len() <= TILED_DIGITS {
+        return 0;
+    }
     by_digit.sort_by_key(|d| std::cmp::Reverse(d.1));
-    by_digit.iter().skip(2).map(|d| d.1).sum()
+    by_digit.iter().skip(TILED_DIGITS).map(|d| d.1).sum()
 }

@@ -109,36 +109,34 @@ pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Opt
         }
         for a in &a_use.accesses {
             let (a_member, a_access) = first.access(*a);
+            let a_writes = a_access.kind.writes();
+            if !a_writes && !b_use.written {
+                continue;
+            }
+            if is_partial(a_member, a_access, &alignment.first) {
+                return Some(Conflict::Memory(a_use.buffer));
+            }
+            let pa = place(first, a_member, a_access, &alignment.first);
             for b in &b_use.accesses {
                 let (b_member, b_access) = second.access(*b);
-                if !a_access.kind.writes() && !b_access.kind.writes() {
+                if !a_writes && !b_access.kind.writes() {
                     continue;
                 }
-                if is_partial(a_member, a_access, &alignment.first)
-                    || is_partial(b_member, b_access, &alignment.second)
-                {
+                if is_partial(b_member, b_access, &alignment.second) {
                     return Some(Conflict::Memory(a_use.buffer));
                 }
-                let placed = (
-                    place(first, a_member, a_access, &alignment.first),
-                    place(second, b_member, b_access, &alignment.second),
-                );
-                let (Some(pa), Some(pb)) = placed else {
-                    if alignment.first.outer == 0 {
-                        continue;
-                    }
+                if alignment.first.outer == 0 {
+                    continue;
+                }
+                let (Some(pa), Some(pb)) = (&pa, &place(second, b_member, b_access, &alignment.second))
+                else {
                     return Some(Conflict::Opaque(a_use.buffer));
                 };
-                let earlier_reads = if a_member.step < b_member.step {
-                    a_access.kind == AccessKind::Read
-                } else {
-                    b_access.kind == AccessKind::Read
-                };
-                let fine = alignment.first.outer == 0
-                    || if a_access.kind.writes() { within(&pb, &pa) } else { within(&pa, &pb) };
+                let fine = if a_writes { within(pb, pa) } else { within(pa, pb) };
                 if !fine {
+                    let earlier = if a_member.step < b_member.step { a_access } else { b_access };
                     let buffer = a_use.buffer;
-                    return Some(if earlier_reads {
+                    return Some(if earlier.kind == AccessKind::Read {
                         Conflict::Weak(buffer)
                     } else {
                         Conflict::Memory(buffer)

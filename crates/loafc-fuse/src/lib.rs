@@ -17,14 +17,12 @@ pub mod schedule;
 pub mod transforms;
 pub mod verify;
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use loafc_ir::nest::{NestProgram, Step, StepId};
-use loafc_ir::size::Size;
 
 use crate::cost::Facts;
-use crate::log::{ClusterOrigin, DecisionLog, KernelSummary};
+use crate::log::{ClusterOrigin, DecisionLog, KernelSummary, LoopSpace};
 pub use crate::options::FuseOptions;
 use crate::order::{ClusterId, StepGraph};
 use crate::schedule::{Schedule, ScheduledStep};
@@ -64,12 +62,11 @@ pub enum FuseError {
 /// # Errors
 /// When a step names a buffer that does not exist.
 pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseError> {
-    check_buffers(&program)?;
     let (kernels, mut log, rounds) = {
-        let facts = Facts::new(&program, options);
         let begin = Instant::now();
-        let graph = StepGraph::new(&program);
+        let graph = StepGraph::new(&program)?;
         let dependencies = begin.elapsed();
+        let facts = Facts::new(&program, options, &graph);
         let start = starting_log(&facts, &graph);
         let begin = Instant::now();
         let outcome = rounds::Scheduler::new(&facts, &graph, start).run();
@@ -86,17 +83,6 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
     Ok(Fused { schedule, log, rounds })
 }
 
-fn check_buffers(program: &NestProgram) -> Result<(), FuseError> {
-    let count = program.buffers.len();
-    for (k, step) in program.steps.iter().enumerate() {
-        let (reads, writes) = order::touched(step);
-        if let Some(buffer) = reads.iter().chain(&writes).find(|b| b.0 as usize >= count) {
-            return Err(FuseError::UnknownBuffer { step: k, buffer: buffer.0, count });
-        }
-    }
-    Ok(())
-}
-
 fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
     let program = facts.program;
     let clusters = program
@@ -108,19 +94,16 @@ fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
                 step: k as u32,
                 name: nest.name.clone(),
                 is_extern: false,
-                space: space_text(nest.loops.iter().map(|l| {
-                    let mark = if l.kind == loafc_ir::nest::LoopKind::Reduction { "r" } else { "" };
-                    (mark, l.extent)
-                })),
-                source: nest.origins.iter().map(ToString::to_string).collect(),
+                space: LoopSpace::of_nest(nest),
+                source: nest.origins.clone(),
                 bytes: 0,
             },
             Step::Extern(call) => ClusterOrigin::Step {
                 step: k as u32,
                 name: call.op.clone(),
                 is_extern: true,
-                space: String::new(),
-                source: call.origin.iter().map(ToString::to_string).collect(),
+                space: LoopSpace::default(),
+                source: call.origin.iter().cloned().collect(),
                 bytes: 0,
             },
         })
@@ -133,18 +116,6 @@ fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
         edges: graph.edges(),
         ..DecisionLog::default()
     }
-}
-
-/// The extents in brackets, each behind its mark.
-fn space_text(extents: impl Iterator<Item = (&'static str, Size)>) -> String {
-    let mut text = String::with_capacity(24);
-    for (mark, extent) in extents {
-        text.push_str(if text.is_empty() { "[" } else { ", " });
-        // Writing to a string can't fail.
-        let _ = write!(text, "{mark}{extent}");
-    }
-    text.push_str(if text.is_empty() { "[]" } else { "]" });
-    text
 }
 
 type LaidOut = Vec<(ScheduledStep, Option<KernelSummary>)>;
@@ -163,7 +134,7 @@ fn lay_out(facts: &Facts, outcome: rounds::Outcome) -> (LaidOut, DecisionLog) {
                     name: group.name.clone(),
                     cluster: id,
                     steps,
-                    outer: space_text(group.outer.iter().map(|extent| ("", *extent))),
+                    outer: LoopSpace::of_outer(&group.outer),
                     stages: group.stages.len(),
                     bytes,
                 };

@@ -4,9 +4,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use loafc_ir::nest::BufferId;
-use serde::Serialize;
+use loafc_ir::graph::SourceLine;
+use loafc_ir::nest::{BufferId, LoopNest};
+use loafc_ir::size::Size;
+use serde::{Serialize, Serializer};
 
+use crate::access::PerDigit;
 use crate::legality::Conflict;
 
 /// Part of the scheduler's run.
@@ -183,6 +186,51 @@ pub struct Record {
     pub reason: Reason,
 }
 
+/// Extents of loops, those that are reduced over last. As text, also in JSON, they stand in brackets, reduced ones
+/// behind an `r`; most logs are never read, so the text is made on demand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoopSpace {
+    /// All extents.
+    pub extents: PerDigit,
+    /// How many of them are not reduced over.
+    pub parallel: usize,
+}
+
+impl LoopSpace {
+    /// The loops of a nest.
+    pub fn of_nest(nest: &LoopNest) -> LoopSpace {
+        let extents = nest.loops.iter().map(|l| l.extent).collect();
+        LoopSpace { extents, parallel: nest.parallel_loops() }
+    }
+
+    /// Loops that are not reduced over.
+    pub fn of_outer(outer: &[Size]) -> LoopSpace {
+        LoopSpace { extents: PerDigit::from_slice(outer), parallel: outer.len() }
+    }
+}
+
+impl fmt::Display for LoopSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (k, extent) in self.extents.iter().enumerate() {
+            let comma = if k == 0 { "" } else { ", " };
+            let mark = if k < self.parallel { "" } else { "r" };
+            write!(f, "{comma}{mark}{extent}")?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl Serialize for LoopSpace {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn as_texts<S: Serializer>(lines: &[SourceLine], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(lines.iter().map(ToString::to_string))
+}
+
 /// What a cluster is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -195,10 +243,11 @@ pub enum ClusterOrigin {
         name: Arc<str>,
         /// Whether it is a call into a library, which never fuses.
         is_extern: bool,
-        /// Loops, for people.
-        space: String,
-        /// Lines of the user's source.
-        source: Vec<String>,
+        /// Its loops.
+        space: LoopSpace,
+        /// Lines of the user's source; in JSON as `file:line`.
+        #[serde(serialize_with = "as_texts")]
+        source: Vec<SourceLine>,
         /// Bytes it moves alone.
         bytes: i64,
     },
@@ -220,8 +269,8 @@ pub struct KernelSummary {
     pub cluster: u32,
     /// Steps of the program in it.
     pub steps: Vec<u32>,
-    /// Extents of the outer space, for people.
-    pub outer: String,
+    /// The outer space.
+    pub outer: LoopSpace,
     /// Number of stages.
     pub stages: usize,
     /// Bytes between memory and kernel.

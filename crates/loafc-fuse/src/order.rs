@@ -7,39 +7,46 @@
 //! pairs are a value and its only reader, and cost nothing.
 
 use loafc_ir::nest::{BufferId, NestProgram, Op, Step, StepId};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
+use crate::FuseError;
 use crate::options::MAX_PATH_SEARCH;
 
 /// A cluster during scheduling; ids are never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterId(pub u32);
 
+/// Most lists of steps have a few entries; with a place of their own in memory each they would miss the cache.
+pub type Steps = SmallVec<[StepId; 4]>;
+
 /// Which steps must run before which, in program order.
 pub struct StepGraph {
     /// For each step, earlier steps that it needs, each once.
-    pub before: Vec<SmallVec<[StepId; 4]>>,
+    pub before: Vec<Steps>,
     /// For each step, later steps that need it, each once.
-    pub after: Vec<SmallVec<[StepId; 4]>>,
+    pub after: Vec<Steps>,
     /// For each buffer, the steps that touch it, in order.
-    pub users: Vec<Vec<StepId>>,
+    pub users: Vec<Steps>,
 }
 
 #[derive(Default, Clone)]
 struct BufferState {
     writer: Option<StepId>,
-    readers: SmallVec<[StepId; 4]>,
+    readers: Steps,
 }
 
 impl StepGraph {
     /// Memory dependencies (a reader after its writer, a writer after the last one) and weak ones (a writer after
     /// the readers of the old value); extern calls that must keep their order form a chain.
-    pub fn new(program: &NestProgram) -> StepGraph {
+    ///
+    /// # Errors
+    /// When a step names a buffer that the program does not have.
+    pub fn new(program: &NestProgram) -> Result<StepGraph, FuseError> {
         let count = program.steps.len();
         let mut graph = StepGraph {
             before: vec![SmallVec::new(); count],
             after: vec![SmallVec::new(); count],
-            users: vec![Vec::new(); program.buffers.len()],
+            users: vec![SmallVec::new(); program.buffers.len()],
         };
         let mut state = vec![BufferState::default(); program.buffers.len()];
         let mut last_ordered = None;
@@ -47,6 +54,10 @@ impl StepGraph {
             let id = StepId(k as u32);
             let (reads, writes) = touched(step);
             for buffer in reads.iter().chain(&writes) {
+                if buffer.0 as usize >= program.buffers.len() {
+                    let count = program.buffers.len();
+                    return Err(FuseError::UnknownBuffer { step: k, buffer: buffer.0, count });
+                }
                 let users = &mut graph.users[buffer.0 as usize];
                 if users.last() != Some(&id) {
                     users.push(id);
@@ -76,12 +87,12 @@ impl StepGraph {
                 graph.add(earlier, id);
             }
         }
-        graph
+        Ok(graph)
     }
 
     /// All dependencies as pairs of steps, the earlier one first.
     pub fn edges(&self) -> Vec<(u32, u32)> {
-        let from = |(k, before): (usize, &SmallVec<[StepId; 4]>)| {
+        let from = |(k, before): (usize, &Steps)| {
             before.iter().map(move |b| (b.0, k as u32)).collect::<SmallVec<[(u32, u32); 4]>>()
         };
         self.before.iter().enumerate().flat_map(from).collect()
@@ -97,7 +108,7 @@ impl StepGraph {
 }
 
 /// Buffers that a step reads, and those that it writes.
-pub fn touched(step: &Step) -> (SmallVec<[BufferId; 8]>, SmallVec<[BufferId; 4]>) {
+fn touched(step: &Step) -> (SmallVec<[BufferId; 8]>, SmallVec<[BufferId; 4]>) {
     let (mut reads, mut writes) = (SmallVec::new(), SmallVec::new());
     match step {
         Step::Nest(nest) => {
@@ -124,10 +135,13 @@ pub struct Order<'a> {
     /// Cluster of each step.
     of_step: Vec<ClusterId>,
     /// Steps of each cluster; empty for those merged into another.
-    steps: Vec<Vec<StepId>>,
+    steps: Vec<Steps>,
     /// Steps of other clusters that each cluster leads to, and those that it needs.
-    leads_to: Vec<Vec<StepId>>,
-    needs: Vec<Vec<StepId>>,
+    leads_to: Vec<Steps>,
+    needs: Vec<Steps>,
+    /// Label of each cluster: grows along the list; edges lead from smaller to larger ones. Searches read nothing
+    /// else of the list.
+    labels: Vec<u64>,
     /// Place of each cluster in the list.
     links: Vec<Link>,
     /// Marks of the search under way, so that none has to be cleared.
@@ -140,8 +154,6 @@ pub struct Order<'a> {
 /// A cluster's place in the list.
 #[derive(Copy, Clone)]
 struct Link {
-    /// Grows along the list; edges lead from smaller to larger ones.
-    label: u64,
     previous: u32,
     next: u32,
 }
@@ -170,18 +182,18 @@ impl<'a> Order<'a> {
     pub fn new(graph: &'a StepGraph) -> Self {
         let count = graph.before.len() as u32;
         let link = |k: u32| Link {
-            label: 0,
             previous: k.checked_sub(1).unwrap_or(NOBODY),
             next: if k + 1 < count { k + 1 } else { NOBODY },
         };
         let mut order = Order {
             graph,
             of_step: (0..count).map(ClusterId).collect(),
-            steps: (0..count).map(|k| vec![StepId(k)]).collect(),
-            leads_to: graph.after.iter().map(|list| list.to_vec()).collect(),
-            needs: graph.before.iter().map(|list| list.to_vec()).collect(),
-            links: (0..count).map(link).collect(),
-            visited: vec![Mark { search: 0, direction: Direction::After }; count as usize],
+            steps: with_room((0..count).map(|k| smallvec![StepId(k)])),
+            leads_to: with_room(graph.after.iter().map(|list| Steps::from_slice(list))),
+            needs: with_room(graph.before.iter().map(|list| Steps::from_slice(list))),
+            labels: with_room((0..count).map(|_| 0)),
+            links: with_room((0..count).map(link)),
+            visited: with_room((0..count).map(|_| Mark { search: 0, direction: Direction::After })),
             search: 0,
             after: Vec::new(),
             before: Vec::new(),
@@ -199,7 +211,7 @@ impl<'a> Order<'a> {
 
     /// A number that grows along the topological order.
     pub fn position(&self, cluster: ClusterId) -> u64 {
-        self.links[cluster.0 as usize].label
+        self.labels[cluster.0 as usize]
     }
 
     /// Whether merging two would leave nothing between them; on success, what must move for it.
@@ -308,6 +320,7 @@ impl<'a> Order<'a> {
         }
         let place = self.links[stays.0 as usize];
         self.links.push(place);
+        self.labels.push(self.labels[stays.0 as usize]);
         self.join(place.previous, merged.0);
         self.join(merged.0, place.next);
         match direction {
@@ -341,15 +354,15 @@ impl<'a> Order<'a> {
         self.links[tail.0 as usize].next = right;
         self.join(left, head.0);
         self.join(tail.0, right);
-        let low = if left == NOBODY { 0 } else { self.links[left as usize].label };
-        let high = if right == NOBODY { u64::MAX } else { self.links[right as usize].label };
+        let low = if left == NOBODY { 0 } else { self.labels[left as usize] };
+        let high = if right == NOBODY { u64::MAX } else { self.labels[right as usize] };
         let step = (high - low) / (moved.len() as u64 + 1);
         if step == 0 {
             self.label_all(head.0);
             return;
         }
         for (label, cluster) in (1..).map(|k| low + k * step).zip(moved) {
-            self.links[cluster.0 as usize].label = label;
+            self.labels[cluster.0 as usize] = label;
         }
     }
 
@@ -362,7 +375,7 @@ impl<'a> Order<'a> {
         let mut label = 0;
         while at != NOBODY {
             label += step;
-            self.links[at as usize].label = label;
+            self.labels[at as usize] = label;
             at = self.links[at as usize].next;
         }
     }
@@ -389,8 +402,15 @@ impl<'a> Order<'a> {
     }
 }
 
+/// A list with one entry for each step, and room for one for each merge.
+pub fn with_room<T>(entries: impl ExactSizeIterator<Item = T>) -> Vec<T> {
+    let mut list = Vec::with_capacity(2 * entries.len());
+    list.extend(entries);
+    list
+}
+
 /// Takes two lists and joins them; the shorter one moves.
-fn joined(lists: &mut [Vec<StepId>], first: ClusterId, second: ClusterId) -> Vec<StepId> {
+fn joined(lists: &mut [Steps], first: ClusterId, second: ClusterId) -> Steps {
     let mut long = std::mem::take(&mut lists[first.0 as usize]);
     let mut short = std::mem::take(&mut lists[second.0 as usize]);
     if short.len() > long.len() {
@@ -492,7 +512,7 @@ mod tests {
         let edges: Vec<(usize, usize)> = (1..count).map(|k| (0, k)).collect();
         let graph = graph(count, &edges);
         let mut order = Order::new(&graph);
-        order.links.iter_mut().zip(0..).for_each(|(link, k)| link.label = k);
+        order.labels.iter_mut().zip(0..).for_each(|(label, k)| *label = k);
         let mut first = ClusterId(0);
         for last in (100..count as u32).rev() {
             let plan = order.plan_merge(first, ClusterId(last)).unwrap_or_else(|why| panic!("{why:?}"));

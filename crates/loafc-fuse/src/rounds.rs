@@ -12,7 +12,7 @@ use crate::cluster::{BufferUse, Cluster};
 use crate::cost::{Facts, cluster_bytes, most_saved, set_nest_traffic, within_limits};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
-use crate::order::{ClusterId, Order, StepGraph, Unmergeable};
+use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
 use crate::queue::{Candidate, Queue};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
@@ -46,6 +46,8 @@ pub struct Scheduler<'a> {
     /// State of the random order, if one is asked for.
     chaos: Option<Random>,
     fusions: usize,
+    /// Memory traffic of all clusters.
+    bytes: i64,
     log: DecisionLog,
 }
 
@@ -62,25 +64,30 @@ pub struct Outcome {
 impl<'a> Scheduler<'a> {
     /// Every step a cluster of its own.
     pub fn new(facts: &'a Facts<'a>, graph: &'a StepGraph, log: DecisionLog) -> Self {
-        let clusters: Vec<Option<Cluster>> = facts
-            .program
-            .steps
-            .iter()
-            .enumerate()
-            .map(|(k, step)| match step {
-                Step::Nest(nest) => {
-                    let mut cluster = Cluster::of_nest(StepId(k as u32), nest, facts.program);
-                    set_nest_traffic(facts, &mut cluster);
-                    Some(cluster)
-                }
-                Step::Extern(_) => None,
-            })
-            .collect();
+        let mut log = log;
+        let mut bytes = 0;
+        let steps = &facts.program.steps;
+        // A fusion makes one cluster of two, so there are never twice as many.
+        let mut clusters: Vec<Option<Cluster>> = Vec::with_capacity(2 * steps.len());
+        for (k, (step, origin)) in steps.iter().zip(&mut log.clusters).enumerate() {
+            let Step::Nest(nest) = step else {
+                clusters.push(None);
+                continue;
+            };
+            let mut cluster = Cluster::of_nest(StepId(k as u32), nest, facts.program);
+            set_nest_traffic(facts, &mut cluster);
+            let own = cluster_bytes(&cluster);
+            if let ClusterOrigin::Step { bytes, .. } = origin {
+                *bytes = own;
+            }
+            bytes += own;
+            clusters.push(Some(cluster));
+        }
         Scheduler {
             facts,
             graph,
             order: Order::new(graph),
-            alive: clusters.iter().map(Option::is_some).collect(),
+            alive: with_room(clusters.iter().map(Option::is_some)),
             swept_at: clusters.len(),
             clusters,
             settled: FxHashMap::default(),
@@ -90,32 +97,26 @@ impl<'a> Scheduler<'a> {
             final_round: Queue::default(),
             chaos: facts.options.fusion_chaos_seed.map(Random),
             fusions: 0,
+            bytes,
             log,
         }
     }
 
     /// Runs all rounds.
     pub fn run(mut self) -> Outcome {
-        for (origin, cluster) in self.log.clusters.iter_mut().zip(&self.clusters) {
-            if let (ClusterOrigin::Step { bytes, .. }, Some(cluster)) = (origin, cluster) {
-                *bytes = cluster_bytes(cluster);
-            }
-        }
         let start: Vec<Candidate> =
             self.neighbours().into_iter().filter_map(|(a, b)| self.regular_candidate(a, b)).collect();
         self.regular.start(start);
         self.drain_regular();
-        self.log.bytes_before_final_round = self.live_bytes();
-        self.log.kernels_before_final_round = self.clusters.iter().flatten().count();
+        self.log.bytes_before_final_round = self.bytes;
+        let nests = self.facts.program.steps.len() - self.log.extern_calls;
+        self.log.kernels_before_final_round = nests - self.fusions;
         if self.facts.options.loop_ordering_after_fusion {
             self.run_final_round();
         }
-        self.log.bytes = self.live_bytes();
+        self.log.bytes = self.bytes;
+        debug_assert_eq!(self.bytes, self.clusters.iter().flatten().map(cluster_bytes).sum::<i64>());
         Outcome { sequence: self.order.sorted(), clusters: self.clusters, log: self.log }
-    }
-
-    fn live_bytes(&self) -> i64 {
-        self.clusters.iter().flatten().map(cluster_bytes).sum()
     }
 
     fn run_final_round(&mut self) {
@@ -212,13 +213,13 @@ impl<'a> Scheduler<'a> {
         partners: &mut Vec<ClusterId>,
     ) {
         let users = &self.graph.users[entry.buffer.0 as usize];
-        let near = own.first_step();
+        let near = own.first_step;
         let middle = users.partition_point(|s| *s < near);
         let mut add = |steps: &mut dyn Iterator<Item = &StepId>, most: usize| {
             let (mut found, mut last) = (0, cluster);
             for step in steps {
                 let partner = self.order.cluster_of(*step);
-                if partner == last || partner == cluster || self.live(partner).is_none() {
+                if partner == last || partner == cluster || !self.alive[partner.0 as usize] {
                     continue;
                 }
                 partners.push(partner);
@@ -276,7 +277,7 @@ impl<'a> Scheduler<'a> {
 
     fn candidate(&mut self, first: ClusterId, second: ClusterId, bound: i64) -> Option<Candidate> {
         let (x, y) = (self.live(first)?, self.live(second)?);
-        let distance = x.first_step().0.abs_diff(y.first_step().0);
+        let distance = x.first_step.0.abs_diff(y.first_step.0);
         let priority = match &mut self.chaos {
             Some(random) => random.bits(),
             None => bound.max(0) as u64,
@@ -357,11 +358,14 @@ impl<'a> Scheduler<'a> {
         Some((candidate, proposal))
     }
 
+    /// The best of all ways of the final round; the first one that saves all that two clusters could is enough.
     fn best_transform(&self, x: &Cluster, y: &Cluster, natural: Reason) -> Result<Proposal, Reason> {
+        let most = most_saved(self.facts, x, y)?;
         let mut best: Option<Proposal> = None;
         let mut refusal = natural;
         for transform in FINAL_ROUND {
             match transform.propose(self.facts, x, y) {
+                Ok(found) if found.score.saved >= most => return Ok(found),
                 Ok(found) if best.as_ref().is_none_or(|b| found.score.saved > b.score.saved) => {
                     best = Some(found);
                 }
@@ -415,9 +419,10 @@ impl<'a> Scheduler<'a> {
         let mut y = take(&mut self.clusters, second);
         x.respace(&proposal.alignment.first);
         y.respace(&proposal.alignment.second);
-        let mut union = if x.first_step() < y.first_step() { x.union(y) } else { y.union(x) };
+        let mut union = if x.first_step < y.first_step { x.union(y) } else { y.union(x) };
         for changed in &score.traffic {
             union.set_bytes(changed.buffer, changed.after);
+            self.bytes += changed.after - changed.before;
         }
         debug_assert_eq!(self.clusters.len(), merged.0 as usize);
         self.clusters.push(Some(union));

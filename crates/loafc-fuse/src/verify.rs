@@ -24,7 +24,7 @@ fn wrong<T>(text: String) -> Result<T, ScheduleError> {
 /// Names the step or group, and what is wrong with it.
 pub fn verify_schedule(schedule: &Schedule) -> Result<(), ScheduleError> {
     let steps = &schedule.program.steps;
-    let graph = StepGraph::new(&schedule.program);
+    let graph = StepGraph::new(&schedule.program).map_err(|error| ScheduleError(error.to_string()))?;
     let mut done: Vec<bool> = vec![false; steps.len()];
     for scheduled in &schedule.steps {
         let ids: Vec<StepId> = match scheduled {

@@ -174,7 +174,7 @@ fn rows_of(groups: &[u32]) -> Vec<usize> {
 fn step_text(log: &DecisionLog, step: usize) -> (String, String) {
     match &log.clusters[step] {
         ClusterOrigin::Step { name, space, source, bytes, .. } => {
-            let lines = source.join(", ");
+            let lines = source.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             (format!("{name} {space}"), format!("{name} {space}, {}\n{lines}", bytes_text(*bytes)))
         }
         ClusterOrigin::Fused { .. } => (String::new(), String::new()),
