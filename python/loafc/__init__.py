@@ -5,7 +5,7 @@
 """
 
 from . import metrics
-from .errors import CompileError, ConvertError, LoafcError, LoafcWarning, OptionError
+from .errors import CompileError, ConvertError, LoafcError, LoafcWarning, OptionError, PositionError
 from .explain import Report, explain
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "LoafcError",
     "LoafcWarning",
     "OptionError",
+    "PositionError",
     "Report",
     "explain",
     "metrics",

@@ -20,8 +20,10 @@ _KEPT = (
     aten.mm,
     aten.addmm,
     aten.bmm,
-    # Becomes `index_put`, which takes negative positions where eager mode refuses them.
+    # Become `index` and `index_put`, which take negative positions where eager mode refuses them.
     aten.index_add,
+    aten.index_copy,
+    aten.index_select,
     # Becomes the root of a variance rounded to f32, which may be below f32's range where the root is not.
     aten.std,
     aten.std_mean,

@@ -19,5 +19,12 @@ class OptionError(LoafcError, ValueError):
     """An option that doesn't exist, or a value that it can't have."""
 
 
+class PositionError(LoafcError, IndexError, RuntimeError):
+    """A position outside of a tensor.
+
+    Eager mode raises one or the other of Python's two classes, by operator and by the number of dimensions.
+    """
+
+
 class LoafcWarning(UserWarning):
     """A graph fell back to eager mode, or the environment holds settings that nothing reads."""

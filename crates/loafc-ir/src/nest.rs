@@ -165,10 +165,10 @@ pub struct Failure {
     pub message: Arc<str>,
 }
 
-/// Kinds of failures. PyTorch raises an error of another class for each.
+/// Kinds of failures: front ends raise an error of another class for each.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// A position outside of a tensor, where eager mode raises an `IndexError`.
+    /// A position outside of a tensor.
     Index,
     /// Any other value that an operator refuses.
     Value,

@@ -1,9 +1,9 @@
 //! Turns the compiler's errors into Python's: `loafc.errors`' classes for what fails to compile, PyTorch's own error
-//! for an operator that failed, and the class that eager mode raises where a check in a kernel failed.
+//! for an operator that failed, and a class that catches like eager mode's where a check in a kernel failed.
 
 use loafc_ir::nest::FailureKind;
 use loafc_runtime::RunError;
-use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 /// An error of a class in `loafc.errors`.
@@ -23,7 +23,7 @@ pub fn run_error(py: Python<'_>, error: RunError) -> PyErr {
             Err(source) => PyRuntimeError::new_err(format!("extern call `{}` failed: {source}", call.op)),
         },
         RunError::Check { failure, .. } => match failure.kind {
-            FailureKind::Index => PyIndexError::new_err(failure.to_string()),
+            FailureKind::Index => loafc_error(py, "PositionError", failure),
             FailureKind::Value => PyRuntimeError::new_err(failure.to_string()),
         },
         RunError::InputCount { .. }

@@ -28,16 +28,14 @@ pub(super) static TABLE: &[Entry] = &[
 pub(super) struct Bounds {
     /// Whether negative positions count from the end.
     pub wrap: bool,
-    /// What others than existing positions fail the program with.
-    pub check: Option<FailureKind>,
+    /// Whether others than existing positions fail the program.
+    pub check: bool,
 }
 
 impl Bounds {
-    pub(super) const CHECK: Bounds = Bounds { wrap: false, check: Some(FailureKind::Index) };
-    /// PyTorch's operators that scatter raise no `IndexError`.
-    pub(super) const CHECK_VALUE: Bounds = Bounds { wrap: false, check: Some(FailureKind::Value) };
-    pub(super) const WRAP: Bounds = Bounds { wrap: true, check: None };
-    pub(super) const WRAP_AND_CHECK: Bounds = Bounds { wrap: true, check: Some(FailureKind::Index) };
+    pub(super) const CHECK: Bounds = Bounds { wrap: false, check: true };
+    pub(super) const WRAP: Bounds = Bounds { wrap: true, check: false };
+    pub(super) const WRAP_AND_CHECK: Bounds = Bounds { wrap: true, check: true };
 }
 
 /// Positions along a dimension of this extent as i64, in bounds.
@@ -51,12 +49,12 @@ pub(super) fn positions(cx: &mut Cx, c: &Call, index: ExprId, extent: Size, boun
         let from_end = cx.binary(BinaryOp::Add, at, extent_value);
         at = cx.choose(negative, from_end, at);
     }
-    if let Some(kind) = bounds.check {
+    if bounds.check {
         let above = cx.binary(BinaryOp::Ge, at, zero);
         let below = cx.binary(BinaryOp::Lt, at, extent_value);
         let condition = cx.binary(BinaryOp::And, above, below);
         let message = format!("{}: index out of range for a dimension of size {extent}", c.op).into();
-        let failure = Failure { kind, message };
+        let failure = Failure { kind: FailureKind::Index, message };
         at = cx.make(Expr::Checked { value: at, condition, failure }, DType::I64, &shape);
     }
     at
@@ -78,7 +76,7 @@ fn gather(cx: &mut Cx, c: &Call) -> Lowered {
     if cx.shape(index).len() != from.len() {
         return Err(Refusal::Extern);
     }
-    let at = positions(cx, c, index, from[dim], Bounds::CHECK_VALUE);
+    let at = positions(cx, c, index, from[dim], Bounds::CHECK);
     let coords = (0..from.len())
         .map(|d| if d == dim { Coord::Value(at) } else { Coord::At(coordinate_within(d, shape[d])) })
         .collect();

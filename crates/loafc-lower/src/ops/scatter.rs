@@ -85,7 +85,7 @@ fn scatter(cx: &mut Cx, c: &Call, source: &str, mode: StoreMode) -> Lowered {
         }
         number => cx.operand(&number, dtype, &shape)?,
     };
-    let at = positions(cx, c, index, from[dim], Bounds::CHECK_VALUE);
+    let at = positions(cx, c, index, from[dim], Bounds::CHECK);
     if mode == StoreMode::Set
         && let Some(result) = scatter_on_constant(cx, a, dim, at, value)
     {
@@ -243,7 +243,7 @@ fn index_add(cx: &mut Cx, c: &Call) -> Lowered {
         let factor = cx.number(alpha, dtype, &shape);
         source = super::pointwise::apply(cx, BinaryOp::Mul, source, factor);
     }
-    put_lines(cx, c, source, Bounds::CHECK_VALUE, combine(dtype, BinaryOp::Add))
+    put_lines(cx, c, source, Bounds::CHECK, combine(dtype, BinaryOp::Add))
 }
 
 fn index_copy(cx: &mut Cx, c: &Call) -> Lowered {
