@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings a bare Debian 12 or Ubuntu 24.04 to the point where loafc runs from .venv: system packages (only those
-# that are missing), a virtual environment with pinned packages, and loafc itself built in release mode.
+# that are missing), a virtual environment with pinned packages, and loafc itself, Python's and the command line's, built in release mode.
 # Run again, it does only what is still to do.
 set -euo pipefail
 
@@ -94,6 +94,7 @@ build_loafc() {
     # maturin installs into the environment that VIRTUAL_ENV names; conda's would be refused beside it.
     env -u CONDA_PREFIX VIRTUAL_ENV="$PWD/$VENV" LLVM_SYS_191_PREFIX="$LLVM_PREFIX" \
         "$VENV/bin/maturin" develop --release --locked </dev/null
+    LLVM_SYS_191_PREFIX="$LLVM_PREFIX" cargo build --release --locked -p loafc-cli </dev/null
 }
 
 main() {

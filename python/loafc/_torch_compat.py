@@ -109,11 +109,6 @@ def schema_argument_names(target: Any) -> list[str]:
     return [] if schema is None else [a.name for a in schema.arguments]
 
 
-def num_threads() -> int:
-    """Threads of PyTorch's own team."""
-    return torch.get_num_threads()
-
-
 def no_fake_mode() -> Any:
     """Context in which tensors are real: compilers are called under AOTAutograd's fake mode."""
     from torch.utils._python_dispatch import _disable_current_modes

@@ -90,13 +90,16 @@ class Report:
         )
 
     def _summary(self) -> str:
-        return (
-            f"{len(self.graphs)} graphs: {self.kernels} kernels, {self.extern_calls} extern calls, "
-            f"{self.loop_reorderings} loop reorderings, {self.bytes_accessed} bytes accessed"
-        )
+        graphs, kernels = _count(len(self.graphs), "graph"), _count(self.kernels, "kernel")
+        calls, reorderings = _count(self.extern_calls, "extern call"), _count(self.loop_reorderings, "loop reordering")
+        return f"{graphs}: {kernels}, {calls}, {reorderings}, {self.bytes_accessed} bytes accessed"
 
     def __str__(self) -> str:
         return "\n".join([self._summary(), *(f"\n== {g.name}\n{g.report.to_text()}" for g in self.graphs)])
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def explain(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any) -> Report:

@@ -36,12 +36,11 @@ pub fn bench(source: &Source, given: &Inputs, seconds: f64) -> Outcome<String> {
     let report = program.report();
     let gigabytes = report.bytes_accessed as f64 / 1e9;
     Ok(format!(
-        "{}: {} kernels, {} extern calls, compiled in {:.1} ms\n\
+        "{}: {}, compiled in {:.1} ms\n\
          {} runs: median {}, fastest {}\n\
          {:.3} GB accessed a run (sizes by their hints), {:.1} GB/s\n",
         report.program,
-        report.kernels.len(),
-        report.extern_calls.len(),
+        report.counts(),
         1e3 * report.compile_seconds.total(),
         times.len(),
         time_text(median),

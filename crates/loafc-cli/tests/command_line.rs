@@ -77,7 +77,7 @@ fn inputs_come_from_files_and_results_go_to_files() {
 #[test]
 fn explain_prints_text_json_and_a_page() {
     let text = succeeds(&["explain", "-"], PROGRAM);
-    assert!(text.starts_with("scaled: 1 kernels, 0 extern calls"), "{text}");
+    assert!(text.starts_with("scaled: 1 kernel, 0 extern calls"), "{text}");
     let json = succeeds(&["explain", "-", "--json"], PROGRAM);
     assert!(json.contains("\"loop_reorderings\": 0"), "{json}");
     let page = folder("page").join("page.html");
@@ -103,6 +103,23 @@ fn a_broken_program_is_shown_with_its_place() {
     assert!(errors.contains("<stdin>:6:"), "{errors}");
     assert!(errors.contains("nosuch"), "{errors}");
     assert!(errors.contains("%z = aten.add.Tensor"), "the source line is missing: {errors}");
+}
+
+#[test]
+fn calls_that_only_a_library_computes_are_named_at_every_level() {
+    let program = "graph @noisy(%x: f32[4]) {
+  %n: f32[4] = aten.randn_like.default(%x)
+  %y = aten.add.Tensor(%x, %n)
+  return %y
+}";
+    for level in ["graph", "nest", "group", "loop-tree", "native"] {
+        let message = fails(&["run", "-", "--level", level], program.as_bytes());
+        assert!(
+            message.contains("`aten.randn_like.default` is computed by the library"),
+            "{level}: {message}"
+        );
+        assert!(message.contains("make the results of the call inputs"), "{level}: {message}");
+    }
 }
 
 #[test]

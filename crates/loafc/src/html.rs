@@ -7,7 +7,7 @@ use std::fmt::Write;
 use loafc_fuse::log::{ClusterOrigin, DecisionLog, Round};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::report::{BufferTraffic, KernelReport, Report, bytes_text};
+use crate::report::{BufferTraffic, KernelReport, Report, bytes_text, count_text};
 
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
@@ -77,7 +77,8 @@ fn summary(report: &Report) -> Markup {
             }
         }
         p {
-            (report.extern_calls.len()) " extern calls, " (report.loop_reorderings) " loop reorderings. Compiled in "
+            (count_text(report.extern_calls.len(), "extern call")) ", "
+            (count_text(report.loop_reorderings, "loop reordering")) ". Compiled in "
             (format!("{:.1}", 1e3 * s.total())) " ms: convert " (format!("{:.1}", 1e3 * s.convert))
             ", lower " (format!("{:.1}", 1e3 * s.lower)) ", fuse " (format!("{:.1}", 1e3 * s.fuse))
             ", codegen " (format!("{:.1}", 1e3 * s.codegen)) "."
@@ -255,7 +256,7 @@ fn kernel_box(number: usize, kernel: &KernelReport, log: &DecisionLog) -> Markup
     html! {
         div.kernel id=(format!("kernel{number}")) {
             h3 { (number) " " code { (kernel.name) } small { " " (fusions) " fusions" } }
-            p { "over " code { (kernel.outer) } ", " (kernel.stages) " stages, " (bytes_text(kernel.bytes)) }
+            p { "over " code { (kernel.outer) } ", " (count_text(kernel.stages, "stage")) ", " (bytes_text(kernel.bytes)) }
             ol {
                 @for member in &kernel.members {
                     li {

@@ -202,15 +202,20 @@ impl Report {
         crate::html::page(self)
     }
 
+    /// How many kernels and extern calls there are, for people: `1 kernel, 2 extern calls`.
+    pub fn counts(&self) -> String {
+        let (kernels, calls) = (self.kernels.len(), self.extern_calls.len());
+        format!("{}, {}", count_text(kernels, "kernel"), count_text(calls, "extern call"))
+    }
+
     fn write_text(&self, text: &mut String) -> std::fmt::Result {
         let s = &self.compile_seconds;
         writeln!(
             text,
-            "{}: {} kernels, {} extern calls, {} loop reorderings, {} accessed",
+            "{}: {}, {}, {} accessed",
             self.program,
-            self.kernels.len(),
-            self.extern_calls.len(),
-            self.loop_reorderings,
+            self.counts(),
+            count_text(self.loop_reorderings, "loop reordering"),
             bytes_text(self.bytes_accessed)
         )?;
         writeln!(
@@ -267,6 +272,12 @@ fn write_traffic(text: &mut String, verb: &str, buffers: &[BufferTraffic]) -> st
     }
     let each = |b: &BufferTraffic| format!("{}: {} ({})", b.name, b.dtype, bytes_text(b.bytes));
     writeln!(text, "  {verb:<6} {}", buffers.iter().map(each).collect::<Vec<_>>().join(", "))
+}
+
+/// A number of things for people: `1 kernel`, `2 kernels`.
+pub(crate) fn count_text(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
 }
 
 /// A number of bytes for people: `12 B`, `3.5 KiB`.

@@ -238,7 +238,7 @@ fn the_report_counts_and_names_what_runs() {
     assert_eq!((report.kernels.len(), report.extern_calls.len()), (2, 1));
     assert_eq!(report.bytes_accessed, report.decisions.bytes);
     let text = report.to_text();
-    assert!(text.starts_with("mlp: 2 kernels, 1 extern calls, 0 loop reorderings"), "{text}");
+    assert!(text.starts_with("mlp: 2 kernels, 1 extern call, 0 loop reorderings"), "{text}");
     assert!(text.contains("= aten.mm.default("), "{text}");
     assert!(report.to_json().contains("\"op\": \"aten.mm.default\""));
     assert!(report.to_html().contains("aten.mm.default"));

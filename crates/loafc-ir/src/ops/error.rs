@@ -147,6 +147,15 @@ pub enum EvalError {
     /// The call has no types.
     #[error(transparent)]
     Infer(#[from] InferError),
+    /// An operator without an entry in the table, which a program may hold when the types of its results are annotated.
+    #[error(
+        "`{op}` is computed by the library that the program was made for, not by loafc; to run the rest of the \
+         program without that library, make the results of the call inputs of the program"
+    )]
+    NotImplemented {
+        /// Operator with overload.
+        op: String,
+    },
     /// An index outside of the tensor that it indexes.
     #[error("`{op}`: index {index} is out of range for dimension {dim} of extent {extent}")]
     IndexOutOfRange {

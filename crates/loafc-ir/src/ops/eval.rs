@@ -143,7 +143,7 @@ fn eval_constant_call<'a>(
     value_type: &'a dyn Fn(TensorId) -> ValueType,
     values: &'a dyn Fn(TensorId) -> Option<&'a HostTensor>,
 ) -> Result<Vec<HostTensor>, EvalError> {
-    let def = find(op).ok_or_else(|| InferError::UnknownOperator { op: op.to_owned() })?;
+    let def = find(op).ok_or_else(|| EvalError::NotImplemented { op: op.to_owned() })?;
     let call = Call::new(op, args, kwargs, value_type);
     let types = def.infer(&call)?;
     let results = def.eval(&EvalCall { call, values, types }).map_err(|fault| fault.of(op))?;
