@@ -44,8 +44,8 @@ bench-overhead: ## Measure what a call of a compiled program costs beside TorchI
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census
 
-check-operators: ## Run PyTorch's database of operators, all samples (an hour), against eager mode
-	$(PY) -m loafc.check operators $(if $(JSON),--json $(JSON))
+check-operators: ## Run PyTorch's database of operators, all samples (an hour), against eager mode (GRADIENTS=1)
+	$(PY) -m loafc.check operators $(if $(GRADIENTS),--gradients) $(if $(JSON),--json $(JSON))
 
 check-models: ## Compare all models of a zoo with eager mode (hours; ZOO=file, needs the models' packages)
 	$(PY) -m loafc.check models $(if $(ZOO),--zoo $(ZOO)) $(if $(JSON),--json $(JSON))

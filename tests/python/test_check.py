@@ -11,11 +11,14 @@ import time
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func, nop
 from loafc.check import census, operators
 from loafc.check.agreement import disagreement
 from loafc.check.call_text import UnreadableCall, read_call
+from loafc.check.gradients import gradients_of
 from loafc.check.opinfo import Pair
 from loafc.check.workers import Lost, run_all
+from torch._dynamo.backends.common import aot_autograd
 
 
 def test_a_call_of_the_census_becomes_arguments():
@@ -123,6 +126,31 @@ def test_a_wrong_result_of_an_operator_is_found():
     assert "close" in outcome.failures[0].problem
 
 
+def wrong_backward(gm, example_inputs):
+    def backward(gm, example_inputs):
+        return make_boxed_func(lambda *args: [None if g is None else g * 2 for g in gm(*args)])
+
+    return aot_autograd(fw_compiler=nop, bw_compiler=backward)(gm, example_inputs)
+
+
+def test_a_wrong_gradient_of_an_operator_is_found():
+    pair = Pair("mul", "float32")
+    assert operators.check_pair(pair, wrong_backward, 3).passes
+    outcome = operators.check_pair(pair, wrong_backward, 3, gradients=True)
+    assert len(outcome.failures) == outcome.samples == 6
+    assert outcome.gradients == 12
+    assert "close" in outcome.failures[0].problem
+    assert operators.check_pair(pair, "loafc", 3, gradients=True).passes
+
+
+def test_gradients_that_are_zero_are_there_and_calls_without_any_have_none():
+    x, y = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    (x_gradient, y_gradient), none = gradients_of([(x, y), (x,)], [x * 3, torch.ones(2)])
+    assert x_gradient.unique().numel() == 2
+    assert y_gradient.tolist() == [0.0, 0.0]
+    assert none == []
+
+
 def test_a_pair_that_is_not_listed_fails_the_check_and_so_does_a_listed_one_that_passes(tmp_path, monkeypatch, capsys):
     known = tmp_path / "known.json"
     monkeypatch.setattr(operators, "KNOWN_FAILURES", known)
@@ -159,9 +187,16 @@ def test_a_task_that_crashes_or_hangs_is_a_result_and_not_the_end():
     }
 
 
-def test_every_operator_of_pytorch_agrees_with_eager_mode():
+def check_operators(*options):
     # In a process of its own: it forks, which a process with running threads must not.
-    run = subprocess.run(
-        [sys.executable, "-m", "loafc.check", "operators", "--subset"], capture_output=True, text=True, timeout=1200
-    )
+    command = [sys.executable, "-m", "loafc.check", "operators", *options]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+
+
+def test_every_operator_of_pytorch_agrees_with_eager_mode():
+    check_operators("--subset")
+
+
+def test_gradients_of_operators_agree_with_eager_mode():
+    check_operators("--subset", "--gradients", "--shard", "0/4")

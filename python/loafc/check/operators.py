@@ -2,8 +2,9 @@
 
 Every pair of an operator and an element type that the database has for the CPU runs in eager mode and compiled, with
 all of its sample arguments, each also laid out with gaps. A pair passes when all results, and all arguments after
-the call, agree. Pairs that don't are listed in ``known_failures.json`` with the reason; status 1 tells that a pair
-fails that is not listed, or that a listed one passes.
+the call, agree; with ``--gradients``, when the gradients of the pairs that can be differentiated do as well. Pairs that
+don't are listed in ``known_failures.json`` with the reason; status 1 tells that a pair fails that is not listed, or
+that a listed one passes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .. import metrics
 from . import aot, opinfo
 from .agreement import disagreement
+from .gradients import gradients_of
 from .opinfo import Pair, Sample
 from .workers import Lost, run_all
 
@@ -50,6 +52,9 @@ _SECONDS_BETWEEN_LINES = 20.0
 # The arguments of each call, positional and by keyword.
 Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
 
+# Compiles a function for calls, backend and all; what comes back runs them.
+Compile = Callable[[Callable[..., Any], Calls], Callable[[], list[Any]]]
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -72,6 +77,8 @@ class Outcome:
     extern_calls: int
     seconds: float
     failures: list[Failure]
+    # Gradients that eager mode has for the samples: as many were compared.
+    gradients: int = 0
 
     @property
     def pair(self) -> Pair:
@@ -90,26 +97,32 @@ class Case:
     # The arguments after the call.
     after: Sample
     result: Any
+    gradients: list[torch.Tensor]
 
 
-def check_pair(pair: Pair, backend: str, most: int | None) -> Outcome:
-    """Runs the first ``most`` samples of a pair, or all, in eager mode and compiled."""
+def check_pair(pair: Pair, backend: str, most: int | None, gradients: bool = False) -> Outcome:
+    """Runs the first ``most`` samples of a pair, or all, compiled and in eager mode; with ``gradients`` both ways."""
     start = time.perf_counter()
     warnings.simplefilter("ignore")
     metrics.reset()
     failures: list[Failure] = []
     samples: list[Sample] = []
-    with torch.no_grad():
+    compared = 0
+    with torch.set_grad_enabled(gradients):
         try:
-            samples = list(opinfo.samples(pair, most))
+            samples = list(opinfo.samples(pair, most, gradients))
         except ImportError as error:
             failures.append(Failure("", f"the database can't make its samples: {error}"))
         for first, some in _batches(samples):
             whole = partial(torch_compiled, backend=backend)
-            found = _check_together(pair, some, whole if first or backend != "loafc" else _aot_compiled)
+            together = whole if backend != "loafc" or (first and not gradients) else _aot_compiled
+            cases = _cases(pair, some, gradients)
+            compared += sum(len(case.gradients) for case in cases)
+            found = _check_together(pair, cases, together, gradients)
             if found:
                 # One that raises hides the others, and what Dynamo leaves to eager mode AOTAutograd may refuse.
-                found = [failure for sample in some for failure in _check_together(pair, [sample], whole)]
+                alone = (_cases(pair, [sample], gradients) for sample in some)
+                found = [failure for case in alone for failure in _check_together(pair, case, whole, gradients)]
             failures += found
     return Outcome(
         operator=pair.operator,
@@ -120,6 +133,7 @@ def check_pair(pair: Pair, backend: str, most: int | None) -> Outcome:
         extern_calls=metrics.extern_calls,
         seconds=time.perf_counter() - start,
         failures=failures,
+        gradients=compared,
     )
 
 
@@ -156,41 +170,51 @@ def _aot_compiled(function: Callable[..., Any], calls: Calls) -> Callable[[], li
     return partial(aot.compiled(call_all), *[leaves[k] for k in positions])
 
 
-def _check_together(
-    pair: Pair, samples: Sequence[Sample], compile_all: Callable[..., Callable[[], list[Any]]]
-) -> list[Failure]:
+def _cases(pair: Pair, samples: Sequence[Sample], gradients: bool) -> list[Case]:
+    """The samples that eager mode takes, with what it makes of them."""
     function = opinfo.function(pair)
     torch.manual_seed(opinfo.SEED)
-    cases = [case for sample in samples if (case := _eager(function, sample)) is not None]
-    copies = [case.sample.copy() for case in cases]
+    return [case for sample in samples if (case := _eager(function, sample, gradients)) is not None]
+
+
+def _check_together(pair: Pair, cases: Sequence[Case], compile_all: Compile, gradients: bool) -> list[Failure]:
     if not cases:
         return []
+    function = opinfo.function(pair)
+    copies = [case.sample.copy() for case in cases]
     torch.manual_seed(opinfo.SEED)
     try:
         results = compile_all(function, [(tuple(c.args), c.kwargs) for c in copies])()
+        found = _gradients(copies, results) if gradients else [[] for _ in cases]
     except KeyboardInterrupt:
         raise
     # A panic in the compiler is no Exception.
     except BaseException as error:
         return [Failure(cases[0].sample.name, _first_line(error))]
     failures = []
-    for case, copy, result in zip(cases, copies, results, strict=True):
-        truth = partial(_truth, function, case.sample)
-        got = (result, copy.args, copy.kwargs)
-        want = (case.result, case.after.args, case.after.kwargs)
+    for case, copy, result, of_case in zip(cases, copies, results, found, strict=True):
+        truth = partial(_truth, function, case.sample, gradients)
+        got = (result, of_case, copy.args, copy.kwargs)
+        want = (case.result, case.gradients, case.after.args, case.after.kwargs)
         problem = disagreement(got, want, truth, opinfo.has_defined_values(pair))
         if problem is not None:
             failures.append(Failure(case.sample.name, problem))
     return failures
 
 
-def _eager(function: Callable[..., Any], sample: Sample) -> Case | None:
+def _eager(function: Callable[..., Any], sample: Sample, gradients: bool) -> Case | None:
     """Eager mode's result; None where it refuses the arguments."""
     after = sample.copy()
     try:
-        return Case(sample, after, function(*after.args, **after.kwargs))
+        result = function(*after.args, **after.kwargs)
+        return Case(sample, after, result, _gradients([after], [result])[0] if gradients else [])
     except Exception:
         return None
+
+
+def _gradients(samples: Sequence[Sample], results: Sequence[Any]) -> list[list[torch.Tensor]]:
+    processed = [sample.differentiated(result) for sample, result in zip(samples, results, strict=True)]
+    return gradients_of([(s.args, s.kwargs) for s in samples], processed)
 
 
 def _first_line(error: BaseException) -> str:
@@ -199,24 +223,26 @@ def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def _truth(function: Callable[..., Any], sample: Sample) -> Any:
-    """The result and the arguments after the call, in f64."""
+def _truth(function: Callable[..., Any], sample: Sample, gradients: bool) -> Any:
+    """The result, its gradients and the arguments after the call, in f64."""
     wide = sample.copy().map(_widened)
     result = function(*wide.args, **wide.kwargs)
-    return result, wide.args, wide.kwargs
+    return result, _gradients([wide], [result])[0] if gradients else [], wide.args, wide.kwargs
 
 
 def _widened(leaf: Any) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-        return leaf.double()
+        return leaf.detach().double().requires_grad_(leaf.requires_grad)
     if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
         return torch.float64
     return leaf
 
 
-def outcomes(pairs: Sequence[Pair], backend: str, most: int | None, processes: int) -> Iterator[Outcome]:
+def outcomes(
+    pairs: Sequence[Pair], backend: str, most: int | None, processes: int, gradients: bool = False
+) -> Iterator[Outcome]:
     """What becomes of each pair, in the order in which they are done; progress goes to stderr."""
-    work = partial(check_pair, backend=backend, most=most)
+    work = partial(check_pair, backend=backend, most=most, gradients=gradients)
     start = last = time.monotonic()
     failing = 0
     for done, (pair, result) in enumerate(run_all(pairs, work, processes, _SECONDS_PER_PAIR), 1):
@@ -251,7 +277,7 @@ def main(args: list[str]) -> int:
     samples = _SAMPLES_OF_SUBSET if options.subset and options.samples is None else options.samples
     done = _finished(options.resume) if options.resume else {}
     results = [done[p] for p in pairs if p in done]
-    run = partial(outcomes, most=samples, processes=options.processes)
+    run = partial(outcomes, most=samples, processes=options.processes, gradients=options.gradients)
     with open(options.json or os.devnull, "w") as lines:
         for outcome in results:
             print(json.dumps(asdict(outcome)), file=lines)
@@ -283,6 +309,7 @@ def _parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="every N-th pair from the I-th")
     parser.add_argument("--subset", action="store_true", help="each operator with one element type and few samples")
     parser.add_argument("--samples", type=int, help="so many samples of each pair (default: all)")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients too, where there are any")
     parser.add_argument("--backend", default="loafc", help="the backend of torch.compile (default: loafc)")
     parser.add_argument("--compare", metavar="BACKEND", help="run the pairs that fail with this backend too")
     parser.add_argument("--processes", type=int, default=2, help="so many at a time (default: 2)")
@@ -298,7 +325,11 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _selected(pair: Pair, options: argparse.Namespace) -> bool:
-    return (not options.only or pair.operator in options.only) and (not options.dtype or pair.dtype in options.dtype)
+    return (
+        (not options.only or pair.operator in options.only)
+        and (not options.dtype or pair.dtype in options.dtype)
+        and (not options.gradients or opinfo.has_gradients(pair))
+    )
 
 
 def _finished(path: Path) -> dict[Pair, Outcome]:
@@ -328,7 +359,8 @@ def _conclude(results: Sequence[Outcome], complete: bool) -> int:
     percent = 100 * passing / len(results)
     print(
         f"{passing} of {len(results)} pairs pass, {percent:.2f} % (bar: {LEAST_PERCENT} %); "
-        f"{sum(r.samples for r in results)} samples, {sum(r.graphs for r in results)} graphs, "
+        f"{sum(r.samples for r in results)} samples, {sum(r.gradients for r in results)} gradients, "
+        f"{sum(r.graphs for r in results)} graphs, "
         f"{sum(r.kernels for r in results)} kernels, {sum(r.extern_calls for r in results)} extern calls"
     )
     return 1 if new or mended or percent < LEAST_PERCENT else 0

@@ -47,6 +47,8 @@ class Sample:
     name: str
     args: Sequence[Any]
     kwargs: dict[str, Any]
+    # Makes of the result what can be differentiated: eigenvectors, say, are only known up to their signs.
+    differentiated: Callable[[Any], Any]
 
     def copy(self) -> Sample:
         """The same values in the same places of other memory."""
@@ -54,7 +56,8 @@ class Sample:
 
     def map(self, of_leaf: Callable[[Any], Any]) -> Sample:
         """The same call with other tensors and numbers."""
-        return Sample(self.name, tree_map(of_leaf, tuple(self.args)), tree_map(of_leaf, dict(self.kwargs)))
+        args, kwargs = tree_map(of_leaf, tuple(self.args)), tree_map(of_leaf, dict(self.kwargs))
+        return Sample(self.name, args, kwargs, self.differentiated)
 
 
 @cache
@@ -83,18 +86,31 @@ def has_defined_values(pair: Pair) -> bool:
     return pair.operator not in _UNDEFINED
 
 
-def samples(pair: Pair, most: int | None = None) -> Iterator[Sample]:
-    """The first ``most`` samples of a pair, or all: each as it is, then with gaps between elements."""
+def has_gradients(pair: Pair) -> bool:
+    """Whether the operator can be differentiated, with elements of at least single precision."""
+    operator, dtype = _database()[pair.operator], DTYPES[pair.dtype]
+    precise = dtype in (torch.float32, torch.float64)
+    return precise and operator.supports_autograd and dtype in operator.supported_backward_dtypes("cpu")
+
+
+def samples(pair: Pair, most: int | None = None, gradients: bool = False) -> Iterator[Sample]:
+    """The first ``most`` samples of a pair, or all: each as it is, then with gaps between elements.
+
+    With ``gradients`` their tensors ask for one.
+    """
     torch.manual_seed(SEED)
-    inputs = _database()[pair.operator].sample_inputs("cpu", DTYPES[pair.dtype])
+    inputs = _database()[pair.operator].sample_inputs("cpu", DTYPES[pair.dtype], requires_grad=gradients)
     for number, sample in enumerate(inputs):
         if most is not None and number >= most:
             return
-        yield Sample(str(number), (sample.input, *sample.args), dict(sample.kwargs))
+        yield _sample(str(number), sample)
         if not _is_strided(sample):
             continue
-        spread = sample.noncontiguous()
-        yield Sample(f"{number} noncontiguous", (spread.input, *spread.args), dict(spread.kwargs))
+        yield _sample(f"{number} noncontiguous", sample.noncontiguous())
+
+
+def _sample(name: str, of: Any) -> Sample:
+    return Sample(name, (of.input, *of.args), dict(of.kwargs), of.output_process_fn_grad)
 
 
 def _is_strided(sample: Any) -> bool:
@@ -106,7 +122,7 @@ def _copy(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     if leaf.layout is not torch.strided:
-        return leaf.clone()
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
     storage = leaf.detach().untyped_storage().clone()
     copy = torch.empty(0, dtype=leaf.dtype).set_(storage, leaf.storage_offset(), leaf.size(), leaf.stride())
     copy = copy.conj() if leaf.is_conj() else copy
