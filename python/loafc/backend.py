@@ -23,6 +23,7 @@ from .convert import Converted, Literal, Output, Passed, convert, located
 from .decompositions import decompositions
 from .errors import CompileError, ConvertError, LoafcWarning, OptionError
 from .externs import Operators
+from .restrided import eager_for_parts, views_what_it_writes
 from .storages import Storage, expose_storages
 
 # TorchInductor's modes choose among its own settings; loafc has one setting for all of them.
@@ -73,7 +74,13 @@ def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = N
     def compile_kind(gm: GraphModule, _example_inputs: Sequence[Any], kind: str) -> Callable[..., Any]:
         return compile_graph(gm, kind, parsed, observe)
 
-    return backend_of(compile_kind)
+    backend = backend_of(compile_kind)
+
+    def with_restrided(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        run = backend(gm, example_inputs)
+        return eager_for_parts(run, gm, parsed.fallback) if views_what_it_writes(gm) else run
+
+    return with_restrided
 
 
 def backend_of(compile_kind: Callable[[GraphModule, Sequence[Any], str], Callable[..., Any]]) -> Callable[..., Any]:

@@ -131,13 +131,13 @@ def test_an_error_about_the_text_names_the_line_of_the_user():
 def _command_line_tool():
     root = Path(__file__).parents[2]
     target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
-    return next((t for kind in ("release", "debug") if (t := target / kind / "loafc").exists()), None)
+    tools = [t for kind in ("release", "debug") if (t := target / kind / "loafc").exists()]
+    assert tools, "the command-line tool isn't built: `make bootstrap` builds it"
+    return tools[0]
 
 
 def test_the_debug_folder_can_be_replayed_without_the_model(tmp_path):
     tool = _command_line_tool()
-    if tool is None:
-        pytest.skip("the command-line tool isn't built; cargo build -p loafc-cli")
     code = """
 import torch
 net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.GELU())
@@ -331,3 +331,32 @@ def test_as_strided_of_arguments_that_start_elsewhere_runs_in_eager_mode():
     compare(run(arguments[0]), fn(arguments[0]))
     with pytest.warns(loafc.LoafcWarning, match="starts elsewhere"):
         compare([run(x) for x in arguments], [fn(x) for x in arguments])
+
+
+_AS_STRIDED_OF_WRITTEN = {
+    "view after the write": lambda a: (a.add_(1), a.as_strided((2,), (1,), 0) * 1),
+    "view before the write": lambda a: (a.as_strided((2,), (1,), 1), a.mul_(3))[0] * 1,
+    "view among the elements": lambda a: (a.relu_(), torch.as_strided(a, (2,), (1,), 4) * 1),
+    "write through the view": lambda a: (a.as_strided((2,), (1,), 1).mul_(5), a * 1),
+    "write of an item": lambda a: (a.__setitem__(0, 7.0), a.as_strided((2,), (1,), 3) * 1)[1],
+    "write as a result": lambda a: torch.add(a, 1, out=a).as_strided((2,), (1,), 3) * 1,
+}
+
+
+@pytest.mark.parametrize("fn", _AS_STRIDED_OF_WRITTEN.values(), ids=_AS_STRIDED_OF_WRITTEN)
+def test_as_strided_of_a_written_part_of_a_storage_runs_in_eager_mode(fn):
+    want, got, refused = (torch.arange(10.0) for _ in range(3))
+    with pytest.warns(loafc.LoafcWarning, match="only a part of its storage"):
+        compare(torch.compile(fn, backend="loafc")(got[3:]), fn(want[3:]))
+    compare(got, want)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"only a part of its storage|before the first one"):
+        compiled(fn)(refused[3:])
+
+
+@pytest.mark.parametrize("fn", _AS_STRIDED_OF_WRITTEN.values(), ids=_AS_STRIDED_OF_WRITTEN)
+def test_as_strided_of_a_written_storage_is_compiled(fn):
+    want, got = (torch.arange(10.0) for _ in range(2))
+    compare(compiled(fn)(got), fn(want))
+    compare(got, want)
+    assert loafc.metrics.fallbacks == 0
