@@ -1,0 +1,95 @@
+//! Calls into libraries: arguments get memory, results are buffers that the library fills or makes.
+
+use loafc_ir::graph::{Arg, Node, TensorId, ValueType};
+use loafc_ir::nest::{ExternCall, Step, TensorView};
+use rustc_hash::FxHashMap;
+
+use crate::analysis::{self};
+use crate::error::LowerError;
+use crate::expr::Expr;
+
+use super::Lowering;
+
+impl<'g> Lowering<'g> {
+    pub(super) fn extern_call(&mut self, node: &'g Node) -> Result<(), LowerError> {
+        let written = analysis::written(node);
+        let mut tensors: Vec<TensorView> = Vec::new();
+        let mut positions = FxHashMap::default();
+        let mut args = Vec::new();
+        for arg in &node.args {
+            args.push(self.extern_argument(arg, &mut tensors, &mut positions)?);
+        }
+        let mut kwargs = Vec::new();
+        for (name, arg) in &node.kwargs {
+            kwargs.push((name.clone(), self.extern_argument(arg, &mut tensors, &mut positions)?));
+        }
+        let mut mutates = Vec::new();
+        for id in written {
+            if let Some(at) = positions.get(&id) {
+                self.prepare_write(tensors[*at].buffer, id);
+                mutates.push(*at);
+            }
+        }
+        let mut results = Vec::new();
+        for result in &node.results {
+            results.push(match result {
+                Some(id) => self.extern_result(*id),
+                None => None,
+            });
+        }
+        self.program.steps.push(Step::Extern(ExternCall {
+            op: node.op.clone(),
+            args,
+            kwargs,
+            tensors,
+            results: results.iter().map(|r| r.as_ref().map(|r| r.1.clone())).collect(),
+            mutates,
+            ordered: analysis::is_ordered(&node.op),
+            origin: node.origin.clone(),
+        }));
+        for (id, view) in results.into_iter().flatten() {
+            let Some(ty) = self.graph.tensor_type(id) else { continue };
+            let expr = self.make(Expr::Load(view), ty.dtype, &ty.shape);
+            self.bind(id, expr, ty);
+        }
+        Ok(())
+    }
+
+    pub(super) fn extern_result(&mut self, id: TensorId) -> Option<(TensorId, TensorView)> {
+        let ty = self.graph.tensor_type(id)?;
+        let view = self.new_buffer(self.graph.value(id).name.clone(), ty);
+        Some((id, view))
+    }
+
+    pub(super) fn extern_argument(
+        &mut self,
+        arg: &Arg,
+        tensors: &mut Vec<TensorView>,
+        positions: &mut FxHashMap<TensorId, usize>,
+    ) -> Result<Arg, LowerError> {
+        Ok(match arg {
+            Arg::Value(id) => match &self.graph.value(*id).ty {
+                ValueType::Size(size) => Arg::Size(*size),
+                ValueType::Tensor(_) => {
+                    let at = match positions.get(id) {
+                        Some(at) => *at,
+                        None => {
+                            let expr = self.value(*id)?;
+                            tensors.push(self.store(expr));
+                            positions.insert(*id, tensors.len() - 1);
+                            tensors.len() - 1
+                        }
+                    };
+                    Arg::Value(TensorId(at as u32))
+                }
+            },
+            Arg::List(items) => Arg::List(
+                items
+                    .iter()
+                    .map(|a| self.extern_argument(a, tensors, positions))
+                    .collect::<Result<_, _>>()?,
+            ),
+            other => other.clone(),
+        })
+    }
+}
