@@ -65,7 +65,7 @@ fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Propo
     if saved < facts.options.limits.mixed_min_saved {
         return Err(Reason::BelowThreshold { saved });
     }
-    let score = Score { saved, reorderings: 1, ..score };
+    let score = Score { saved, ..score };
     Ok(Proposal { method: Method::MixedReductions, alignment, score })
 }
 
