@@ -178,8 +178,11 @@ def _first_run(job: Job, backend: str) -> tuple[Callable[[], list[torch.Tensor]]
     return step, time.perf_counter() - start, results
 
 
-def largest_error(got: list[torch.Tensor], want: list[torch.Tensor], job: Job) -> tuple[float, bool]:
-    """The largest error relative to its tensor's scale, and whether every error is within its tolerance."""
+def largest_error(
+    got: list[torch.Tensor], want: list[torch.Tensor], job: Job, strictness: float = 1.0
+) -> tuple[float, bool]:
+    """The largest error relative to its tensor's scale, and whether every error is within ``strictness`` times its
+    tolerance."""
     if len(got) != len(want):
         return float("inf"), False
     worst, within = 0.0, True
@@ -188,7 +191,7 @@ def largest_error(got: list[torch.Tensor], want: list[torch.Tensor], job: Job) -
         scale = w.abs().max().item()
         error = (g - w).abs().max().item()
         # A NaN is no number that could be within anything.
-        within = within and error <= tolerance.absolute + tolerance.relative * scale
+        within = within and error <= strictness * (tolerance.absolute + tolerance.relative * scale)
         worst = max(worst, error / max(scale, tolerance.absolute)) if error == error else float("nan")
     return worst, within
 

@@ -8,6 +8,7 @@ import json
 import loafc
 import pytest
 import torch
+from loafc import demo
 from loafc.bench import inductor, scheduler, steps
 from loafc.bench.capture import capture
 from loafc.bench.models import Model
@@ -97,6 +98,20 @@ def test_steps_are_held_to_their_bars():
     assert "1.05 times" in mean
     (compiling,) = steps.summary([step_row("a", 2.0, compile_seconds=0.3)])[1]
     assert "1/30" in compiling
+
+
+def test_a_difference_counts_as_rounding_only_where_float64_agrees(monkeypatch):
+    _, training = steps.jobs(tiny)
+    assert steps.is_rounding(training)
+    compile_loafc = demo.compile_loafc
+
+    def slightly_wrong(job):
+        compiled = compile_loafc(job)
+        compiled.results[-1] *= 1 + 1e-5
+        return compiled
+
+    monkeypatch.setattr(demo, "compile_loafc", slightly_wrong)
+    assert not steps.is_rounding(training)
 
 
 def test_a_step_is_run_in_eager_mode_and_by_both_compilers():
