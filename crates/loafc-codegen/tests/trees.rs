@@ -93,40 +93,34 @@ fn column_sums_keep_a_state_for_each_column_of_a_tile() {
          }",
         expect![[r#"
             kernel sum
-              b0 sum: f32[2048] Shared
+              b0 sum: f32[65536] Shared
               b1 x: f32[1048576] Param(Read)
-              b2 sum: f32[2048] Thread
-              b3 sum: f32[256] Thread
-              b4 s: f32[2048] Param(Write)
-            phase i3 in 1
-              i2 = 0
+              b2 sum: f32[256] Thread
+              b3 s: f32[2048] Param(Write)
+            phase i3 in 32
+              i2 = i3
               vector i0 in 0 .. 2048
                 init a0(Sum f32 b0[i0 + 2048*i2])
-              tile i4 in 4096*i2 .. 4096 + 4096*i2 min 512 by 1024
+              for i1 in 16*i2 .. 16 + 16*i2 by 4
                 vector i0 in 0 .. 2048
-                  init a1(Sum f32 b2[i0])
-                for i1 in i4 .. 1024 + i4 min 4096 + 4096*i2 min 512 by 4
-                  vector i0 in 0 .. 2048
-                    v0: f32 = load b1[i0 + 2048*i1]
-                    accumulate v0 into a1(Sum f32 b2[i0])
-                    v1: f32 = load b1[2048 + i0 + 2048*i1]
-                    accumulate v1 into a1(Sum f32 b2[i0])
-                    v2: f32 = load b1[4096 + i0 + 2048*i1]
-                    accumulate v2 into a1(Sum f32 b2[i0])
-                    v3: f32 = load b1[6144 + i0 + 2048*i1]
-                    accumulate v3 into a1(Sum f32 b2[i0])
-                vector i0 in 0 .. 2048
-                  merge a1(Sum f32 b2[i0]) into a0(Sum f32 b0[i0 + 2048*i2])
-            phase i6 in 8
-              i5 = i6
-              vector i0 in 256*i5 .. 256 + 256*i5
-                init a3(Sum f32 b3[i0 + -256*i5])
-              for i7 in 0 .. 1
-                vector i0 in 256*i5 .. 256 + 256*i5
-                  merge a2(Sum f32 b0[i0 + 2048*i7]) into a3(Sum f32 b3[i0 + -256*i5])
-              vector i0 in 256*i5 .. 256 + 256*i5
-                v4: f32 = finish a3(Sum f32 b3[i0 + -256*i5])
-                v5: f32 = store v4 to b4[i0]
+                  v0: f32 = load b1[i0 + 2048*i1]
+                  accumulate v0 into a0(Sum f32 b0[i0 + 2048*i2])
+                  v1: f32 = load b1[2048 + i0 + 2048*i1]
+                  accumulate v1 into a0(Sum f32 b0[i0 + 2048*i2])
+                  v2: f32 = load b1[4096 + i0 + 2048*i1]
+                  accumulate v2 into a0(Sum f32 b0[i0 + 2048*i2])
+                  v3: f32 = load b1[6144 + i0 + 2048*i1]
+                  accumulate v3 into a0(Sum f32 b0[i0 + 2048*i2])
+            phase i5 in 8
+              i4 = i5
+              vector i0 in 256*i4 .. 256 + 256*i4
+                init a2(Sum f32 b2[i0 + -256*i4])
+              for i6 in 0 .. 32
+                vector i0 in 256*i4 .. 256 + 256*i4
+                  merge a1(Sum f32 b0[i0 + 2048*i6]) into a2(Sum f32 b2[i0 + -256*i4])
+              vector i0 in 256*i4 .. 256 + 256*i4
+                v4: f32 = finish a2(Sum f32 b2[i0 + -256*i4])
+                v5: f32 = store v4 to b3[i0]
         "#]],
     );
 }

@@ -508,7 +508,7 @@ impl<'a> Builder<'a> {
     fn inner_chunk(&mut self, phase: &PhaseGroup<'_>, digit: LoopVar, outers: &[OuterLoop]) -> InnerChunk {
         let inner = phase.stages.iter().flat_map(|s| &s.inner);
         let extent = inner.filter(|d| d.var == digit).map(|d| d.extent).next().unwrap_or(Size::ONE);
-        if phase.column_tile(self.limits).is_some() && !outers.is_empty() {
+        if phase.column_tile(self.limits).is_some() && !phase.outer.is_empty() {
             // Each part has a row of states to combine: no more parts than the threads need.
             let units: i64 = outers.iter().map(|o| o.extent.hint(self.hints()).max(1)).product();
             let chunks = (2 * self.limits.enough_units / units.max(1)).clamp(2, self.limits.chunks);

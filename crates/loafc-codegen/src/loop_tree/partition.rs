@@ -46,9 +46,11 @@ impl PhaseGroup<'_> {
     /// then stream by, and the tile's states stay in the cache. `None` where it does anything else.
     pub fn column_tile(&self, limits: &Limits) -> Option<i64> {
         let [stage] = self.stages.as_slice() else { return None };
-        let reduces_all =
-            |m: &&Member| !stage.inner.is_empty() && stage.inner.iter().all(|d| Self::is_reduced(m, d.var));
-        if !stage.members.iter().all(reduces_all) || !self.serial.is_empty() || reduces_outer_digit(self) {
+        let reduces_all = |m: &Member| stage.inner.iter().all(|d| Self::is_reduced(m, d.var));
+        let sums: Vec<&&Member> = stage.members.iter().filter(|m| m.body.has_reduction()).collect();
+        // What maps write needs no room beside the states; it streams by like what is read.
+        let streams = !sums.is_empty() && !stage.inner.is_empty() && sums.iter().all(|m| reduces_all(m));
+        if !streams || !self.serial.is_empty() || reduces_outer_digit(self) {
             return None;
         }
         let ops = stage.members.iter().flat_map(|m| &m.body.ops);
