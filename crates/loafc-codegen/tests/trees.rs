@@ -93,15 +93,15 @@ fn column_sums_keep_a_state_for_each_column_of_a_tile() {
          }",
         expect![[r#"
             kernel sum
-              b0 sum: f32[65536] Shared
+              b0 sum: f32[16384] Shared
               b1 x: f32[1048576] Param(Read)
               b2 sum: f32[256] Thread
               b3 s: f32[2048] Param(Write)
-            phase i3 in 32
+            phase i3 in 8
               i2 = i3
               vector i0 in 0 .. 2048
                 init a0(Sum f32 b0[i0 + 2048*i2])
-              for i1 in 16*i2 .. 16 + 16*i2 by 4
+              for i1 in 64*i2 .. 64 + 64*i2 by 4
                 vector i0 in 0 .. 2048
                   v0: f32 = load b1[i0 + 2048*i1]
                   accumulate v0 into a0(Sum f32 b0[i0 + 2048*i2])
@@ -115,7 +115,7 @@ fn column_sums_keep_a_state_for_each_column_of_a_tile() {
               i4 = i5
               vector i0 in 256*i4 .. 256 + 256*i4
                 init a2(Sum f32 b2[i0 + -256*i4])
-              for i6 in 0 .. 32
+              for i6 in 0 .. 8
                 vector i0 in 256*i4 .. 256 + 256*i4
                   merge a1(Sum f32 b0[i0 + 2048*i6]) into a2(Sum f32 b2[i0 + -256*i4])
               vector i0 in 256*i4 .. 256 + 256*i4

@@ -513,7 +513,8 @@ impl<'a> Builder<'a> {
             let units: i64 = outers.iter().map(|o| o.extent.hint(self.hints()).max(1)).product();
             let chunks = (2 * self.limits.enough_units / units.max(1)).clamp(2, self.limits.chunks);
             let limits = Limits { chunks, ..self.limits.clone() };
-            let fewest = self.limits.chunk_iterations;
+            // Rows that are not cut have as many states as elements: few of them would leave as much to combine.
+            let fewest = self.limits.chunk_iterations * if outers.is_empty() { 4 } else { 1 };
             let (size, parts) = chunk_size(extent, fewest, self.limits.rows_at_once, &limits, self.hints());
             return InnerChunk { digit, part: self.fresh_var(), size, parts };
         }
