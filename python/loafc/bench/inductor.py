@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from torch._guards import detect_fake_mode
+from torch.fx import GraphModule, Interpreter
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from .._torch_compat import inductor_decompositions
 from .capture import Captured
 
 
@@ -134,7 +139,7 @@ def _compile(captured: Captured) -> None:
     try:
         with config.patch(force_disable_caches=True, fallback_random=True):
             compile_fx_inner(
-                captured.copy(),
+                _taken_apart(captured),
                 captured.inputs,
                 is_backward=captured.kind == "backward",
                 is_inference=captured.kind == "inference",
@@ -142,3 +147,15 @@ def _compile(captured: Captured) -> None:
     except _Stop:
         return
     raise RuntimeError("TorchInductor compiled a graph without going through its scheduler")
+
+
+def _taken_apart(captured: Captured) -> GraphModule:
+    """A copy of the graph without operators that loafc keeps whole and TorchInductor takes apart."""
+    graph = captured.copy()
+    table = {n.target: inductor_decompositions().get(n.target) for n in graph.graph.nodes if n.op == "call_function"}
+    table = {target: rule for target, rule in table.items() if rule is not None}
+    mode = detect_fake_mode(captured.inputs)
+    if not table or mode is None:
+        return graph
+    with mode:
+        return make_fx(Interpreter(graph).run, decomposition_table=table)(*captured.inputs)
