@@ -21,7 +21,7 @@ pub struct CompileSeconds {
     pub lower: f64,
     /// To fused groups.
     pub fuse: f64,
-    /// How much of `fuse` went into dependencies and decisions, before groups were laid out.
+    /// How much of `fuse` went into deciding on fusions, without finding dependencies before and laying out groups behind.
     pub rounds: f64,
     /// To machine code that is loaded and linked.
     pub codegen: f64,

@@ -3,9 +3,9 @@
 Prints for each graph the loop nests before fusion, the kernels after it, and the median time that fusing took. What
 TorchInductor's scheduler counts as one kernel may be several loops in its code, which are printed beside.
 Ends with status 1 when loafc makes more kernels than TorchInductor from a graph, or takes more than a hundredth of
-its time. TorchInductor's time is that of ``Scheduler.fuse_nodes`` alone, loafc's that of the same work and of finding
-dependencies, which TorchInductor does before. The whole schedulers' times, from loop nests to fused groups ready for
-code generation, are in columns of their own.
+its time. That is the time of all fusion rounds: of ``Scheduler.fuse_nodes`` in TorchInductor. Both find dependencies
+before. The whole schedulers' times, from loop nests to fused groups ready for code generation, are in columns of their
+own.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ impl Transform for MixedReductions {
     }
 
     fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        if !facts.options.mixed_reduction_orders {
+        if !facts.options.mixed_reduction_orders || !(first.has_reduction || second.has_reduction) {
             return Err(Reason::NoCommonSpace);
         }
         let mut refusal = Reason::NoCommonSpace;
