@@ -2,6 +2,8 @@
 //! with, and errors in units in the last place.
 
 use std::fmt::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use inkwell::OptimizationLevel;
 use inkwell::attributes::AttributeLoc;
@@ -363,6 +365,16 @@ impl Worst {
         }
     }
 
+    /// The larger of two errors, over both's inputs; of equal ones that of the smaller input, whichever came first.
+    pub fn merge(&mut self, other: Worst) {
+        let count = self.count + other.count;
+        let place = |w: &Worst| w.at.first().map_or(u64::MAX, |x| x.to_bits());
+        if other.ulps > self.ulps || (other.ulps == self.ulps && place(&other) < place(self)) {
+            *self = other;
+        }
+        self.count = count;
+    }
+
     pub fn describe(&self) -> String {
         let mut text = String::new();
         let _ =
@@ -417,6 +429,93 @@ pub fn worst_f32(op: UnaryOp, stride: usize, lanes: usize) -> Worst {
         }
     }
     worst
+}
+
+/// Inputs that a thread takes at once, and evaluates at once.
+const PATTERNS_AT_ONCE: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// The error of an f32 kernel of one operand over all 2³² bit patterns, on this many threads.
+///
+/// The reference is the f64 kernel, which is fast enough for that and itself compared with others elsewhere; whatever
+/// would be the largest error is measured again with [`reference`].
+pub fn worst_f32_everywhere(op: UnaryOp, threads: usize) -> Worst {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new(Worst::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let mut sweep = Sweep::new(op);
+                loop {
+                    let begin = next.fetch_add(PATTERNS_AT_ONCE, Ordering::Relaxed);
+                    if begin >= 1 << 32 {
+                        break;
+                    }
+                    for first in (begin..begin + PATTERNS_AT_ONCE).step_by(BLOCK) {
+                        sweep.block(first as u32);
+                    }
+                }
+                found.lock().expect("no thread panics with it").merge(sweep.worst);
+            });
+        }
+    });
+    found.into_inner().expect("all threads have ended")
+}
+
+/// One thread's part of a sweep over all inputs.
+struct Sweep {
+    single: Kernel,
+    double: Kernel,
+    precise: Option<fn(f64) -> f64>,
+    inputs: Vec<f32>,
+    got: Vec<f32>,
+    wide: Vec<f64>,
+    exact: Vec<f64>,
+    worst: Worst,
+}
+
+impl Sweep {
+    fn new(op: UnaryOp) -> Sweep {
+        Sweep {
+            single: Kernel::compile(Function::Unary(op), Lane::F32, 16),
+            double: Kernel::compile(Function::Unary(op), Lane::F64, 8),
+            precise: reference(op),
+            inputs: vec![0.0; BLOCK],
+            got: vec![0.0; BLOCK],
+            wide: vec![0.0; BLOCK],
+            exact: vec![0.0; BLOCK],
+            worst: Worst::default(),
+        }
+    }
+
+    /// Measures a block of bit patterns from `first` on.
+    fn block(&mut self, first: u32) {
+        for (k, (x, wide)) in self.inputs.iter_mut().zip(&mut self.wide).enumerate() {
+            *x = f32::from_bits(first + k as u32);
+            *wide = f64::from(*x);
+        }
+        self.single.apply_f32(&self.inputs, &self.inputs, &mut self.got);
+        self.double.apply_f64(&self.wide, &self.wide, &mut self.exact);
+        self.worst.count += BLOCK as u64;
+        for k in 0..BLOCK {
+            // The nearest float is no further off than half a unit: most inputs end here.
+            if self.got[k] != self.exact[k] as f32 {
+                self.inexact(k);
+            }
+        }
+    }
+
+    fn inexact(&mut self, k: usize) {
+        let (got, x) = (self.got[k], self.wide[k]);
+        let error = |exact| ulps_f32(got, exact);
+        if error(self.exact[k]) <= self.worst.ulps {
+            return;
+        }
+        let ulps = error(self.precise.map_or(self.exact[k], |f| f(x)));
+        if ulps > self.worst.ulps {
+            self.worst = Worst { ulps, at: vec![x], got: got.into(), count: self.worst.count };
+        }
+    }
 }
 
 /// The error of an f32 kernel of two operands over pseudo-random bit patterns, a half of them of like magnitude.
