@@ -403,3 +403,63 @@ fn windows_with_a_stride_and_padding() {
         &[],
     );
 }
+
+/// Columns picked at positions computed from their number; most lie within a vector of each other, or nowhere near.
+#[test]
+fn columns_at_computed_positions() {
+    let positions = [
+        "%k = aten.floor_divide.default(%i, 2)",
+        "%d = aten.floor_divide.default(%i, 3)
+         %k = aten.rsub.Scalar(%d, 63)",
+        "%m = aten.mul.Tensor(%i, 37)
+         %k = aten.remainder.Scalar(%m, 64)",
+        "%m = aten.sub.Tensor(%i, 20)
+         %l = aten.clamp_min.default(%m, 0)
+         %k = aten.clamp_max.default(%l, 63)",
+    ];
+    for position in positions {
+        for (dtype, columns) in
+            [("f32", 128), ("f64", 100), ("bf16", 128), ("u8", 77), ("i16", 64), ("b8", 33)]
+        {
+            // Few rows, many, and a single one, whose last window ends with the buffer.
+            for rows in [1, 3, 40] {
+                check(
+                    &format!(
+                        "graph @f(%x: {dtype}[{rows}, 64]) {{
+                           %i = aten.arange.start_step(0, {columns}, 1, dtype=i64)
+                           {position}
+                           %y = aten.index.Tensor(%x, [none, %k])
+                           %z = aten.add.Tensor(%y, 1)
+                           return %z
+                         }}"
+                    ),
+                    &[],
+                );
+            }
+        }
+    }
+}
+
+/// What only depends on a lane's position is computed once and read by all rows.
+#[test]
+fn positional_values_come_from_tables() {
+    for columns in [5, 64, 200] {
+        check(
+            &format!(
+                "graph @f(%x: f32[300, {columns}], %c: f32[300, 1]) {{
+                   %i = aten.arange.start_step(0, {columns}, 1, dtype=f32)
+                   %a = aten.mul.Tensor(%i, 0.01)
+                   %s = aten.sin.default(%a)
+                   %e = aten.exp.default(%a)
+                   %t = aten.gt.Scalar(%s, 0.5)
+                   %y = aten.mul.Tensor(%x, %s)
+                   %z = aten.div.Tensor(%y, %e)
+                   %w = aten.where.self(%t, %z, %c)
+                   %r = aten.sum.dim_IntList(%w, [1])
+                   return %w, %r
+                 }}"
+            ),
+            &[],
+        );
+    }
+}

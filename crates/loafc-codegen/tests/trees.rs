@@ -210,3 +210,29 @@ fn a_concatenation_has_a_loop_for_each_part() {
         "#]],
     );
 }
+
+#[test]
+fn values_of_positions_are_computed_once_in_a_phase_of_their_own() {
+    check_tree(
+        "graph @f(%x: f32[512, 100]) {
+           %i = aten.arange.start_step(0, 200, 1, dtype=i64)
+           %k = aten.floor_divide.default(%i, 2)
+           %y = aten.index.Tensor(%x, [none, %k])
+           return %y
+         }",
+        expect![[r#"
+            kernel index_floor_divide_arange
+              b0 x: f32[51200] Param(Read)
+              b1 y: f32[102400] Param(Write)
+            phase i3 in 25
+              i2 = i3
+              v0: b8 = true: b8
+              v1: b8 = Check v0 Index "aten.index.Tensor: index out of range for a dimension of size 100"
+              v4: b8 = Check v0 Index "aten.index.Tensor: index out of range for a dimension of size 100"
+              vector i0 in 2048*i2 .. 2048 + 2048*i2
+                v2: f32 = load b0[i0]
+                v3: f32 = store v2 to b1[2*i0]
+                v5: f32 = store v2 to b1[1 + 2*i0]
+        "#]],
+    );
+}

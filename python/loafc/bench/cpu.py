@@ -60,8 +60,6 @@ NOTES = {
     "long_chain": "64 operations, 8 square roots among them, for each 12 bytes",
     "transcendental_chain": "tanh, sin, exp and log1p for each 8 bytes: about 120 instructions for a vector",
     "scatter_add": "adds rows up in their order, so that threads share columns and read short runs of each row",
-    "upsample_nearest": "gathers each element at a 64-bit index that is computed from floats",
-    "upsample_bilinear": "gathers four elements for each result, at 64-bit indices that are computed from floats",
 }
 
 

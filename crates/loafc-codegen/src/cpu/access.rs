@@ -9,6 +9,7 @@ use loafc_ir::size::Size;
 
 use super::emit::{EmitError, Emitter, LanePlace, Lanes, Place, Value};
 use super::ir::{T, V};
+use super::window::Scattered;
 
 impl Emitter<'_, '_, '_> {
     fn memory_dtype(&self, buffer: BufferId) -> DType {
@@ -88,14 +89,16 @@ impl Emitter<'_, '_, '_> {
                 let loads = self.load_spread(buffer, place, distance, lanes.count, guard);
                 return self.loaded(loads, dtype);
             }
+            (Some(lanes), LanePlace::Each(each)) => {
+                let shared = place.moving.map_or(place.fixed, |moving| self.ir.add(place.fixed, moving));
+                let mask = self.access_mask(guard, lanes);
+                let at = Scattered { buffer, shared, each: *each, mask, lanes };
+                let raw = self.load_near(&at, |e| e.gather(buffer, place, mask, lanes));
+                return self.loaded(raw, dtype);
+            }
             (Some(lanes), shape) if guard_varies || !matches!(shape, LanePlace::Same) => {
-                let pointers = self.pointers(buffer, place, lanes);
-                let vector = self.ir.vector(ty, Some(lanes.count));
-                let all = self.ir.const_int(self.ir.vector(self.ir.int(1), Some(lanes.count)), -1);
-                let mask = self.access_mask(guard, lanes).unwrap_or(all);
-                let types = [vector, self.ir.type_of(pointers)];
-                let (align, nothing) = (self.ir.i32(i64::from(align)), self.ir.zero(vector));
-                self.ir.intrinsic("llvm.masked.gather", &types, &[pointers, align, mask, nothing])
+                let raw = self.gather(buffer, place, self.access_mask(guard, lanes), lanes);
+                return self.loaded(raw, dtype);
             }
             _ => {
                 let pointer = self.pointer(buffer, place);
@@ -117,6 +120,19 @@ impl Emitter<'_, '_, '_> {
         };
         self.ir.in_scope(raw, scope);
         self.loaded(raw, dtype)
+    }
+
+    /// Each lane's element, wherever it is; zero in lanes outside of the mask.
+    fn gather(&self, buffer: BufferId, place: &Place, mask: Option<V>, lanes: Lanes) -> V {
+        let dtype = self.memory_dtype(buffer);
+        let pointers = self.pointers(buffer, place, lanes);
+        let vector = self.ir.vector(self.memory_type(dtype), Some(lanes.count));
+        let mask = mask.unwrap_or_else(|| self.all_lanes(lanes.count));
+        let types = [vector, self.ir.type_of(pointers)];
+        let (align, nothing) = (self.ir.i32(dtype.bytes() as i64), self.ir.zero(vector));
+        let raw = self.ir.intrinsic("llvm.masked.gather", &types, &[pointers, align, mask, nothing]);
+        self.ir.in_scope(raw, self.scopes[buffer.0 as usize]);
+        raw
     }
 
     /// A vector from neighbouring elements, zero in lanes outside of the mask.
@@ -236,8 +252,7 @@ impl Emitter<'_, '_, '_> {
             (Some(lanes), LanePlace::Stride(_) | LanePlace::Each(_)) => {
                 raw = self.widened(raw, lanes.count);
                 let pointers = self.pointers(buffer, place, lanes);
-                let all = self.ir.const_int(self.ir.vector(self.ir.int(1), Some(lanes.count)), -1);
-                let mask = self.access_mask(guard, lanes).unwrap_or(all);
+                let mask = self.access_mask(guard, lanes).unwrap_or_else(|| self.all_lanes(lanes.count));
                 let types = [self.ir.type_of(raw), self.ir.type_of(pointers)];
                 let align = self.ir.i32(i64::from(align));
                 self.ir.intrinsic("llvm.masked.scatter", &types, &[raw, pointers, align, mask])

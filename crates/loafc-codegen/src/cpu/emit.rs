@@ -104,7 +104,7 @@ pub(super) fn emit<'b, 'ctx>(
 pub(super) struct Emitter<'a, 'b, 'ctx> {
     pub(super) kernel: &'a Kernel,
     pub(super) ir: Ir<'b, 'ctx>,
-    vector_bits: u32,
+    pub(super) vector_bits: u32,
     sizes: FxHashMap<Size, V>,
     pub(super) memory: Vec<V>,
     pub(super) scopes: Vec<AliasScope>,

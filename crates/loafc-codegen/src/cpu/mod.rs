@@ -12,3 +12,4 @@ mod scalar;
 mod stream;
 pub mod target;
 mod transpose;
+mod window;

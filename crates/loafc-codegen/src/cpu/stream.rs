@@ -20,8 +20,9 @@ const STREAMED_BYTES: i64 = 16 << 20;
 /// What such stores are aligned to: a cache line.
 pub(super) const LINE_BYTES: i64 = 64;
 
-/// How far ahead of a loop the buffers that it reads are fetched.
-const AHEAD_BYTES: i64 = 4096;
+/// How far ahead of a loop the buffers that it reads are fetched: one by the first distance, the next by the second and
+/// so on, so that they don't come to the ends of pages, and to the same bank of memory, all at once.
+const AHEAD_BYTES: [i64; 3] = [6144, 2048, 4096];
 
 /// The memories of a kernel that do not stay in any cache from one kernel to the next, and are only read.
 pub(super) fn large(kernel: &Kernel) -> Vec<bool> {
@@ -87,13 +88,15 @@ impl Emitter<'_, '_, '_> {
         whole.then(|| vector.min(LINE_BYTES) as u32)
     }
 
-    /// Fetches what a loop over a large buffer will read, a page ahead of it: so many loads of a loop that computes little
-    /// are under way at once that the machine's own prefetching falls behind them.
+    /// Fetches what a loop over a large buffer will read: so many loads of a loop that computes little are under way at
+    /// once that the machine's own prefetching falls behind them.
     pub(super) fn fetch_ahead(&self, buffer: usize, pointer: V, lanes: Lanes) {
         if lanes.mask.is_some() || !self.large[buffer] || !self.fetches_ahead {
             return;
         }
-        let ahead = self.ir.element(self.ir.int(8), pointer, self.ir.i64(AHEAD_BYTES));
+        let number = self.large[..buffer].iter().filter(|is_large| **is_large).count();
+        let distance = self.ir.i64(AHEAD_BYTES[number % AHEAD_BYTES.len()]);
+        let ahead = self.ir.element(self.ir.int(8), pointer, distance);
         self.ir.prefetch(ahead, false);
     }
 }

@@ -42,7 +42,9 @@ pub fn build(group: &Group, program: &NestProgram, limits: &Limits) -> Result<Bu
     for phase in &phases {
         builder.phase(phase, &bytes)?;
     }
-    let (kernel, buffers) = builder.finish();
+    let unit = builder.fresh_var();
+    let (mut kernel, buffers) = builder.finish();
+    super::tabulate::tabulate(&mut kernel, unit);
     let (kernel, buffers) = super::cleanup::cleanup(kernel, buffers);
     super::verify::verify(&kernel)?;
     Ok(Built { kernel, buffers })
@@ -439,7 +441,7 @@ impl<'a> Builder<'a> {
                 (size / 16 * 16, smallest)
             }
         };
-        while size / 2 >= smallest && extent / size * others < self.limits.enough_units {
+        while size / 2 >= smallest && (extent + size - 1) / size * others < self.limits.enough_units {
             size /= 2;
         }
         Some(self.even_tile(digit, size))

@@ -10,6 +10,7 @@ mod limits;
 pub mod partition;
 mod print;
 mod stage;
+mod tabulate;
 pub mod verify;
 
 use std::sync::Arc;
