@@ -408,7 +408,9 @@ fn windows_with_a_stride_and_padding() {
 #[test]
 fn columns_at_computed_positions() {
     let positions = [
-        "%k = aten.floor_divide.default(%i, 2)",
+        "%f = prims.convert_element_type.default(%i, f32)
+         %h = aten.mul.Tensor(%f, 0.3)
+         %k = prims.convert_element_type.default(%h, i64)",
         "%d = aten.floor_divide.default(%i, 3)
          %k = aten.rsub.Scalar(%d, 63)",
         "%m = aten.mul.Tensor(%i, 37)

@@ -215,24 +215,36 @@ fn a_concatenation_has_a_loop_for_each_part() {
 fn values_of_positions_are_computed_once_in_a_phase_of_their_own() {
     check_tree(
         "graph @f(%x: f32[512, 100]) {
-           %i = aten.arange.start_step(0, 200, 1, dtype=i64)
-           %k = aten.floor_divide.default(%i, 2)
-           %y = aten.index.Tensor(%x, [none, %k])
+           %i = aten.arange.start_step(0, 200, 1, dtype=f32)
+           %h = aten.mul.Tensor(%i, 0.5)
+           %k = prims.convert_element_type.default(%h, i64)
+           %y = aten._unsafe_index.Tensor(%x, [none, %k])
            return %y
          }",
         expect![[r#"
-            kernel index_floor_divide_arange
+            kernel unsafe_index_cast_mul_arange
               b0 x: f32[51200] Param(Read)
               b1 y: f32[102400] Param(Write)
-            phase i3 in 25
-              i2 = i3
-              v0: b8 = true: b8
-              v1: b8 = Check v0 Index "aten.index.Tensor: index out of range for a dimension of size 100"
-              v4: b8 = Check v0 Index "aten.index.Tensor: index out of range for a dimension of size 100"
-              vector i0 in 2048*i2 .. 2048 + 2048*i2
-                v2: f32 = load b0[i0]
-                v3: f32 = store v2 to b1[2*i0]
-                v5: f32 = store v2 to b1[1 + 2*i0]
+              b2 table: i64[200] Shared
+            phase i3 in 1
+              v12: f32 = 0.5: f32
+              v13: i64 = 0: i64
+              v14: i64 = 100: i64
+              vector i1 in 0 .. 200
+                v15: i64 = i1
+                v16: f32 = Cast v15 f32
+                v17: f32 = Mul v16 v12
+                v18: i64 = Cast v17 i64
+                v19: b8 = Lt v18 v13
+                v20: i64 = Add v18 v14
+                v21: i64 = Where v19 v20 v18
+                v22: i64 = store v21 to b2[i1]
+            phase i2 in 512
+              i0 = i2
+              vector i1 in 0 .. 200
+                v9: i64 = load b2[i1]
+                v10: f32 = load b0[100*i0 + v9]
+                v11: f32 = store v10 to b1[200*i0 + i1]
         "#]],
     );
 }
