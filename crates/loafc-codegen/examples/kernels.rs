@@ -55,8 +55,11 @@ fn time(kernel: &KernelUse, program: &NestProgram) {
             let buffer = program.buffer(*b);
             let len = hint(buffer.len) as usize * buffer.dtype.bytes();
             bytes += len;
-            // Memory that was never written to is one page of zeros, which every read finds in the cache.
-            vec![0x0101_0101_0101_0101; len / 8 + 16]
+            let mut words = vec![0; len / 8 + 16];
+            // Memory that was never written to is one page of zeros, which every read finds in the cache. Numbers near 1
+            // don't underflow; other elements may be positions and stay 0.
+            words.fill(if buffer.dtype.is_float() { 0x3f80_3f80_3f80_3f80 } else { 0 });
+            words
         })
         .collect();
     let pointers: Vec<*mut u8> = memory.iter_mut().map(|m| line_of(m)).collect();

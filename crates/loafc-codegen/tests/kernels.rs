@@ -420,11 +420,9 @@ fn columns_at_computed_positions() {
          %k = aten.clamp_max.default(%l, 63)",
     ];
     for position in positions {
-        for (dtype, columns) in
-            [("f32", 128), ("f64", 100), ("bf16", 128), ("u8", 77), ("i16", 64), ("b8", 33)]
-        {
-            // Few rows, many, and a single one, whose last window ends with the buffer.
-            for rows in [1, 3, 40] {
+        for (dtype, columns) in [("f32", 128), ("f64", 100), ("bf16", 128), ("u8", 77), ("b8", 33)] {
+            // A single row, whose last window ends with the buffer, and so many that a table pays.
+            for rows in [1, 40] {
                 check(
                     &format!(
                         "graph @f(%x: {dtype}[{rows}, 64]) {{
@@ -450,18 +448,44 @@ fn positional_values_come_from_tables() {
             &format!(
                 "graph @f(%x: f32[300, {columns}], %c: f32[300, 1]) {{
                    %i = aten.arange.start_step(0, {columns}, 1, dtype=f32)
-                   %a = aten.mul.Tensor(%i, 0.01)
-                   %s = aten.sin.default(%a)
-                   %e = aten.exp.default(%a)
-                   %t = aten.gt.Scalar(%s, 0.5)
-                   %y = aten.mul.Tensor(%x, %s)
-                   %z = aten.div.Tensor(%y, %e)
-                   %w = aten.where.self(%t, %z, %c)
+                   %a = aten.mul.Tensor(%i, 0.37)
+                   %k = prims.convert_element_type.default(%a, i64)
+                   %f = prims.convert_element_type.default(%k, f32)
+                   %u = aten.sub.Tensor(%a, %f)
+                   %t = aten.gt.Scalar(%u, 0.5)
+                   %y = aten.mul.Tensor(%x, %u)
+                   %w = aten.where.self(%t, %y, %c)
                    %r = aten.sum.dim_IntList(%w, [1])
                    return %w, %r
                  }}"
             ),
             &[],
         );
+    }
+}
+
+#[test]
+fn positions_of_equal_infinite_and_missing_numbers() {
+    for (rows, columns) in [(5, 40), (70, 33), (2, 2500)] {
+        for of in ["%l", "%e", "%q"] {
+            for op in ["argmax", "argmin"] {
+                check(
+                    &format!(
+                        "graph @f(%x: f32[{rows}, {columns}]) {{
+                           %z = aten.mul.Tensor(%x, 0.0)
+                           %a = aten.abs.default(%z)
+                           %l = aten.log.default(%a)
+                           %e = aten.neg.default(%l)
+                           %r = aten.round.default(%x)
+                           %q = aten.sqrt.default(%r)
+                           %c = aten.{op}.default({of}, 0)
+                           %w = aten.{op}.default({of}, 1)
+                           return %c, %w
+                         }}"
+                    ),
+                    &[],
+                );
+            }
+        }
     }
 }

@@ -66,6 +66,7 @@ impl Emitter<'_, '_, '_> {
     ) -> Result<Value, EmitError> {
         let guard = guard.map(|g| self.value(g)).transpose()?;
         let place = self.place(index);
+        self.fetch_row_ahead(buffer.0 as usize, index, &place);
         Ok(self.load_at(buffer, &place, guard))
     }
 

@@ -15,11 +15,11 @@ use loafc_ir::dtype::DType;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
 use loafc_ir::nest::{Failure, Op, ValueId};
 use loafc_ir::size::Size;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ir::{AliasScope, Block, Ir, T, V};
 use super::reduce::{Parts, RegisterState};
-use super::stream::{gcd, large, streamed};
+use super::stream::{FEWEST_ROWS, Rows, gcd, large, streamed};
 use crate::loop_tree::{AccumulatorId, Home, Kernel, Loop, Mapping, MemoryPlace, Node, Phase, SizeSlots};
 
 /// Bodies with at most this many operations are unrolled fourfold where they reduce, so that additions of one
@@ -118,6 +118,8 @@ pub(super) struct Emitter<'a, 'b, 'ctx> {
     innermost: Option<LoopVar>,
     /// The first thing that was missing.
     fault: RefCell<Option<EmitError>>,
+    /// Values that grow from each iteration of any loop to the next one that changes them.
+    pub(super) ascending: FxHashSet<ValueId>,
     /// States in memory that the current iteration of a vector loop has changed: they are written at its end.
     pub(super) changed: Vec<(AccumulatorId, Parts)>,
     /// A number that each variable is a multiple of, where one is known.
@@ -128,6 +130,8 @@ pub(super) struct Emitter<'a, 'b, 'ctx> {
     /// Which memories are too large for any cache and only read, and whether the current loop fetches them ahead.
     pub(super) large: Vec<bool>,
     pub(super) fetches_ahead: bool,
+    /// The loop around the vector loop, where that makes a short run of each of its iterations.
+    pub(super) rows: Option<Rows>,
 }
 
 impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
@@ -146,12 +150,14 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             shapes: FxHashMap::default(),
             innermost: None,
             fault: RefCell::default(),
+            ascending: FxHashSet::default(),
             changed: Vec::new(),
             divisors: FxHashMap::default(),
             streamed: streamed(kernel),
             streaming: false,
             large: large(kernel),
             fetches_ahead: false,
+            rows: None,
         };
         one.prologue(slots);
         one
@@ -317,7 +323,9 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             Mapping::Vector => self.vector_loop(l, begin, end, trip),
             Mapping::Serial | Mapping::Tile => {
                 self.divisors.insert(l.var, gcd(self.divisor(&l.begin), l.step));
+                let outer_rows = std::mem::replace(&mut self.rows, rows_of(l, trip));
                 let after = self.counted_loop(l.var, begin, end, l.step, |e| e.nodes(&l.body))?;
+                self.rows = outer_rows;
                 self.ir.at(after);
                 Ok(())
             }
@@ -621,7 +629,12 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         let value = match op {
             Op::Const(value, dtype) => self.constant(*value, *dtype),
             Op::SizeValue(size) => Value { v: self.size(*size), dtype: DType::I64 },
-            Op::IndexValue(index) => Value { v: self.index_value(index), dtype: DType::I64 },
+            Op::IndexValue(index) => {
+                if is_ascending(index) {
+                    self.ascending.insert(v);
+                }
+                Value { v: self.index_value(index), dtype: DType::I64 }
+            }
             Op::InRange { index, low, high } => self.in_range(index, *low, *high),
             Op::Load { buffer, index, guard } => self.load_op(*buffer, index, *guard)?,
             Op::Store { buffer, index, value, guard, mode } => {
@@ -681,6 +694,15 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     }
 }
 
+/// The loop as one over rows, where it is long and each iteration makes one short vector loop.
+fn rows_of(l: &Loop, trip: Option<i64>) -> Option<Rows> {
+    let length = l.body.iter().find_map(|node| match node {
+        Node::Loop(inner) if inner.mapping == Mapping::Vector => constant_trip(inner),
+        _ => None,
+    })?;
+    trip.is_none_or(|trip| trip >= FEWEST_ROWS).then_some(Rows { var: l.var, length })
+}
+
 /// Number of iterations, where begin and end differ by a constant.
 fn constant_trip(l: &Loop) -> Option<i64> {
     let [end] = l.end.as_slice() else { return None };
@@ -708,6 +730,12 @@ fn node_weight(node: &Node) -> usize {
         Node::Accumulate { .. } => 3,
         _ => 1,
     }
+}
+
+/// Whether an index grows whenever it changes: it counts a single loop, and loops count upwards.
+fn is_ascending(index: &Index) -> bool {
+    let [(IndexAtom::Loop(_), stride)] = index.terms.as_slice() else { return false };
+    stride.as_const().is_some_and(|s| s > 0)
 }
 
 /// Whether all terms are loop variables, which are never negative, with positive factors.

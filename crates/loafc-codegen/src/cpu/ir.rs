@@ -388,11 +388,11 @@ impl<'b, 'ctx> Ir<'b, 'ctx> {
         store
     }
 
-    /// Fetches the cache line at an address, which need not be one of any memory; into the first-level cache, or only
-    /// into those behind it.
-    pub fn prefetch(&self, at: V, first_level: bool) {
+    /// Fetches the cache line at an address, which need not be one of any memory, into the second-level cache: lines at
+    /// distances of a power of two share few places in the first one, and would be gone from it before they are used.
+    pub fn prefetch(&self, at: V) {
         // To read, and data.
-        let (read, locality, data) = (self.i32(0), self.i32(if first_level { 3 } else { 2 }), self.i32(1));
+        let (read, locality, data) = (self.i32(0), self.i32(2), self.i32(1));
         self.intrinsic("llvm.prefetch", &[self.ptr()], &[at, read, locality, data]);
     }
 

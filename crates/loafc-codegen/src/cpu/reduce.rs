@@ -2,7 +2,9 @@
 //! into registers; lanes and copies are combined in a fixed order, so that results never depend on chance.
 
 use llvm_sys::LLVMIntPredicate::{LLVMIntEQ, LLVMIntSLT};
-use llvm_sys::LLVMRealPredicate::{LLVMRealOEQ, LLVMRealOLT, LLVMRealUNO};
+use llvm_sys::LLVMRealPredicate::{
+    LLVMRealOEQ, LLVMRealOLT, LLVMRealORD, LLVMRealUGT, LLVMRealULT, LLVMRealUNO,
+};
 use loafc_ir::dtype::DType;
 use loafc_ir::interp::scalar;
 use loafc_ir::nest::{BinaryOp, BufferId, ReduceOp, ValueId};
@@ -75,6 +77,8 @@ impl Emitter<'_, '_, '_> {
     ) -> Result<(), EmitError> {
         let of = self.accumulator(into).clone();
         let value = self.value(value)?;
+        // Positions of all that a state takes are told apart by one loop, or come in any order.
+        let ascends = position.is_some_and(|p| self.ascending.contains(&p));
         let position = position.map(|p| self.value(p)).transpose()?;
         let old = self.read(into)?;
         let lanes = self.ir.lanes_of(old[0]);
@@ -84,7 +88,10 @@ impl Emitter<'_, '_, '_> {
         };
         let value_v = widen(self, value);
         let position = position.map(|p| widen(self, p));
-        let mut new = self.step(&of, &old, value_v, position)?;
+        let mut new = match position {
+            Some(position) if ascends => self.first_best(&of, &old, value_v, position)?,
+            _ => self.step(&of, &old, value_v, position)?,
+        };
         if let (Some(mask), Some(_)) = (self.lanes.and_then(|l| l.mask), lanes) {
             for (new, old) in new.iter_mut().zip(&old) {
                 *new = self.ir.select(mask, *new, *old);
@@ -306,6 +313,24 @@ impl Emitter<'_, '_, '_> {
         let earlier = ir.icmp(LLVMIntSLT, b[1], a[1]);
         let takes = ir.or(wins, ir.and(equal, earlier));
         Ok(SmallVec::from_slice(&[ir.select(takes, b[0], a[0]), ir.select(takes, b[1], a[1])]))
+    }
+
+    /// The state with one more value whose position is larger than those before: of equal values the one that is there
+    /// stays. Where all values are equal to that of no values, no position is taken, and the result is the first one.
+    fn first_best(&self, of: &Accumulator, old: &Parts, value: V, position: V) -> Result<Parts, EmitError> {
+        let dtype = of.dtype.compute();
+        let op = if of.op == ReduceOp::ArgMax { BinaryOp::Gt } else { BinaryOp::Lt };
+        let takes = match family(dtype) {
+            Family::Float => {
+                // True for NaNs too: a new one is taken, but nothing after one.
+                let beats = if of.op == ReduceOp::ArgMax { LLVMRealUGT } else { LLVMRealULT };
+                let beaten = self.ir.fcmp(beats, value, old[0]);
+                self.ir.and(beaten, self.ir.fcmp(LLVMRealORD, old[0], old[0]))
+            }
+            _ => self.compare(op, dtype, value, old[0])?,
+        };
+        let ir = &self.ir;
+        Ok(SmallVec::from_slice(&[ir.select(takes, value, old[0]), ir.select(takes, position, old[1])]))
     }
 
     /// Mean and sum of squared differences from it.

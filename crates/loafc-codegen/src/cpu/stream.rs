@@ -7,6 +7,7 @@
 
 use llvm_sys::LLVMIntPredicate::LLVMIntEQ;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
+use loafc_ir::nest::BufferId;
 use loafc_ir::size::Size;
 
 use super::emit::{Emitter, LanePlace, Lanes, Place};
@@ -23,6 +24,22 @@ pub(super) const LINE_BYTES: i64 = 64;
 /// How far ahead of a loop the buffers that it reads are fetched: one by the first distance, the next by the second and
 /// so on, so that they don't come to the ends of pages, and to the same bank of memory, all at once.
 const AHEAD_BYTES: [i64; 3] = [6144, 2048, 4096];
+
+/// Rows whose short runs are fetched ahead are so many at least.
+pub(super) const FEWEST_ROWS: i64 = 16;
+/// Bytes of runs so long that the machine finds out by itself where they go on.
+const LONG_RUN: i64 = 2048;
+/// How many bytes of runs, and how many rows at most, come between what is fetched ahead and what is read.
+const RUNS_AHEAD: i64 = 8192;
+const MOST_ROWS_AHEAD: i64 = 32;
+
+/// A loop each of whose iterations reads short runs of memory.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Rows {
+    pub(super) var: LoopVar,
+    /// Elements of a run.
+    pub(super) length: i64,
+}
 
 /// The memories of a kernel that do not stay in any cache from one kernel to the next, and are only read.
 pub(super) fn large(kernel: &Kernel) -> Vec<bool> {
@@ -88,6 +105,27 @@ impl Emitter<'_, '_, '_> {
         whole.then(|| vector.min(LINE_BYTES) as u32)
     }
 
+    /// Fetches the run that a later row of a large buffer will read, where rows lie apart.
+    pub(super) fn fetch_row_ahead(&self, buffer: usize, index: &Index, place: &Place) {
+        let (Some(lanes), Some(rows)) = (self.lanes, self.rows) else { return };
+        let contiguous = matches!(place.lanes, LanePlace::Stride(s) if s.is(1));
+        let Some(stride) = index.stride_of(rows.var).as_const() else { return };
+        if lanes.mask.is_some() || !self.large[buffer] || !contiguous {
+            return;
+        }
+        let item = self.kernel.memory[buffer].dtype.bytes() as i64;
+        let run = rows.length * item;
+        let apart = stride.saturating_abs().saturating_mul(item) >= 2 * run;
+        // Vectors of a part of a line would fetch it again and again.
+        if !apart || run >= LONG_RUN || i64::from(lanes.count) * item < LINE_BYTES / 2 {
+            return;
+        }
+        let ahead = (RUNS_AHEAD / run.max(1)).clamp(1, MOST_ROWS_AHEAD);
+        let distance = self.ir.i64(stride.saturating_mul(item).saturating_mul(ahead));
+        let first = self.pointer(BufferId(buffer as u32), place);
+        self.ir.prefetch(self.ir.element(self.ir.int(8), first, distance));
+    }
+
     /// Fetches what a loop over a large buffer will read: so many loads of a loop that computes little are under way at
     /// once that the machine's own prefetching falls behind them.
     pub(super) fn fetch_ahead(&self, buffer: usize, pointer: V, lanes: Lanes) {
@@ -97,6 +135,6 @@ impl Emitter<'_, '_, '_> {
         let number = self.large[..buffer].iter().filter(|is_large| **is_large).count();
         let distance = self.ir.i64(AHEAD_BYTES[number % AHEAD_BYTES.len()]);
         let ahead = self.ir.element(self.ir.int(8), pointer, distance);
-        self.ir.prefetch(ahead, false);
+        self.ir.prefetch(ahead);
     }
 }

@@ -131,7 +131,7 @@ impl Emitter<'_, '_, '_> {
             if self.is_param(from) {
                 let row = self.ir.add(row, self.ir.i64(ROWS_AHEAD));
                 let place = self.place_at(&t.from.1, t.rows.var, row);
-                self.ir.prefetch(self.pointer(from, &place), true);
+                self.ir.prefetch(self.pointer(from, &place));
             }
         }
         let vectors = self.transposed(lines);
