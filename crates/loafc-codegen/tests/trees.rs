@@ -16,6 +16,27 @@ fn check_tree(text: &str, expected: Expect) {
     expected.assert_eq(&trees);
 }
 
+/// The text by which machine code is shared.
+fn key_of(text: &str) -> String {
+    let program = support::program(text);
+    let group = support::groups(&program.schedule)[0];
+    build_tree(group, &program.schedule.program, &Limits::default()).expect("a tree").kernel.key().0
+}
+
+#[test]
+fn code_that_reads_at_computed_positions_is_shared_only_by_buffers_of_one_length() {
+    let columns = |rows: u32| {
+        key_of(&format!(
+            "graph @f(%x: f32[{rows}, 64], %k: i64[64]) {{
+               %y = aten.index.Tensor(%x, [none, %k])
+               return %y
+             }}"
+        ))
+    };
+    assert_eq!(columns(20), columns(20));
+    assert_ne!(columns(20), columns(40));
+}
+
 #[test]
 fn pointwise_operations_run_over_tiles() {
     check_tree(

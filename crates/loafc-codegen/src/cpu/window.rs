@@ -100,7 +100,8 @@ fn permutation(bytes: u32, lanes: u32, vector_bits: u32) -> Option<&'static str>
         (8, 8) if vector_bits == 512 => "llvm.x86.avx512.permvar.di.512",
         (2, 16) if vector_bits == 512 => "llvm.x86.avx512.permvar.hi.256",
         (2, 32) if vector_bits == 512 => "llvm.x86.avx512.permvar.hi.512",
-        (1, 16) => "llvm.x86.ssse3.pshuf.b.128",
+        // Machines with vectors of 256 bits have it; of the others only some.
+        (1, 16) if vector_bits >= 256 => "llvm.x86.ssse3.pshuf.b.128",
         _ => return None,
     })
 }

@@ -42,8 +42,8 @@ pub struct PhaseGroup<'a> {
 }
 
 impl PhaseGroup<'_> {
-    /// Iterations of an outer digit in a tile where the phase does nothing but reduce along the other direction: rows
-    /// then stream by, and the tile's states stay in the cache. `None` where it does anything else.
+    /// Iterations of an outer digit in a tile where all that the phase reduces, it reduces along the other direction:
+    /// rows then stream by, and the tile's states stay in the cache. `None` where it reduces in another way, or not.
     pub fn column_tile(&self, limits: &Limits) -> Option<i64> {
         let [stage] = self.stages.as_slice() else { return None };
         let reduces_all = |m: &Member| stage.inner.iter().all(|d| Self::is_reduced(m, d.var));

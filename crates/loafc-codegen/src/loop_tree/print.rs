@@ -245,6 +245,11 @@ impl Printer<'_> {
                 write!(self.text, "load {buffer}[")?;
                 self.index(index)?;
                 self.text.push(']');
+                if self.slots.is_some() && !index.is_affine() {
+                    // Code for computed positions may read whole vectors, but not beyond the buffer's end.
+                    self.text.push_str(" of ");
+                    self.size(self.kernel.memory[buffer.0 as usize].len)?;
+                }
                 self.guard(guard)
             }
             Op::Store { buffer, index, value, guard, mode } => {

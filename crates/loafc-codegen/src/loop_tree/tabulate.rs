@@ -65,9 +65,10 @@ impl Walk<'_> {
         for node in nodes {
             match node {
                 Node::Var(var, index) => {
-                    if let Some(range) = self.range(index) {
-                        self.ranges.insert(*var, range);
-                    }
+                    match self.range(index) {
+                        Some(range) => self.ranges.insert(*var, range),
+                        None => self.ranges.remove(var),
+                    };
                 }
                 Node::Op(v, op) if self.is_pure(op, None) => {
                     self.pure.insert(*v, op.clone());
