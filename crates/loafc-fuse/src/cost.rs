@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::access::{Access, AccessKind};
 use crate::alignment::Alignment;
-use crate::cluster::{Cluster, Member, Respace};
+use crate::cluster::{BufferUse, Cluster, Member, Respace};
 use crate::legality::{Placed, conflict, place, same_outer, shared_buffers, within};
 use crate::log::Reason;
 use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
@@ -101,14 +101,27 @@ pub fn most_saved(facts: &Facts, first: &Cluster, second: &Cluster) -> Result<i6
     let most: i64 = shared_buffers(first, second)
         .map(|(mine, theirs)| {
             let (a, b) = (&first.buffers[mine], &second.buffers[theirs]);
-            // What both only read is still read once.
-            if a.written || b.written { a.bytes + b.bytes } else { a.bytes.min(b.bytes) }
+            let both = a.bytes + b.bytes;
+            // What both only read is still read once, by the longest pass of either at least.
+            let longest = |u: &BufferUse| u.bytes / u.accesses.len().max(1) as i64;
+            if a.written || b.written { both } else { both - longest(a).max(longest(b)) }
         })
         .sum();
     match most {
         0 => Err(Reason::NothingShared),
         _ if most < threshold(facts) => Err(Reason::BelowThreshold { saved: most }),
         _ => Ok(most),
+    }
+}
+
+/// What a fusion saves at most, so that a search for the best one may end where it is found. No limit where one of the
+/// two touches a buffer more than once: passes of a single cluster may fall together as well.
+pub fn enough_saved(facts: &Facts, first: &Cluster, second: &Cluster) -> i64 {
+    let passes_once = |cluster: &Cluster| cluster.buffers.iter().all(|u| u.accesses.len() == 1);
+    if passes_once(first) && passes_once(second) {
+        most_saved(facts, first, second).unwrap_or(i64::MAX)
+    } else {
+        i64::MAX
     }
 }
 

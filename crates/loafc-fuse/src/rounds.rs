@@ -9,7 +9,7 @@ use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{Facts, cluster_bytes, most_saved, set_nest_traffic, within_limits};
+use crate::cost::{Facts, cluster_bytes, enough_saved, most_saved, set_nest_traffic, within_limits};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
@@ -360,12 +360,12 @@ impl<'a> Scheduler<'a> {
 
     /// The best of all ways of the final round; the first one that saves all that two clusters could is enough.
     fn best_transform(&self, x: &Cluster, y: &Cluster, natural: Reason) -> Result<Proposal, Reason> {
-        let most = most_saved(self.facts, x, y)?;
+        let enough = enough_saved(self.facts, x, y);
         let mut best: Option<Proposal> = None;
         let mut refusal = natural;
         for transform in FINAL_ROUND {
             match transform.propose(self.facts, x, y) {
-                Ok(found) if found.score.saved >= most => return Ok(found),
+                Ok(found) if found.score.saved >= enough => return Ok(found),
                 Ok(found) if best.as_ref().is_none_or(|b| found.score.saved > b.score.saved) => {
                     best = Some(found);
                 }

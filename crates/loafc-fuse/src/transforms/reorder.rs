@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Proposal, Transform, access_pairs, more_telling};
 use crate::alignment::{Alignment, by_access};
 use crate::cluster::Cluster;
-use crate::cost::{Facts, evaluate, most_saved};
+use crate::cost::{Facts, enough_saved, evaluate};
 use crate::log::{Method, Reason};
 
 /// Shared accesses, those with most bytes, that an order is derived from.
@@ -21,10 +21,10 @@ impl Transform for Reorder {
     }
 
     fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let most = most_saved(facts, first, second)?;
+        let enough = enough_saved(facts, first, second);
         let mut best: Option<Proposal> = None;
         let mut refusal = Reason::NoCommonSpace;
-        let mut refused: SmallVec<[Alignment; 2]> = SmallVec::new();
+        let mut tried: SmallVec<[Alignment; 2]> = SmallVec::new();
         for (a, b) in access_pairs(first, second, TRIED_PAIRS) {
             // Either may keep its order; of equal scores the earlier one does.
             let anchored = [by_access(a, b), by_access(b, a).map(|found| found.swapped())];
@@ -33,7 +33,7 @@ impl Transform for Reorder {
                     continue;
                 }
                 // Accesses that lie alike lead to the same alignment again and again.
-                if refused.contains(&alignment) || best.as_ref().is_some_and(|b| b.alignment == alignment) {
+                if tried.contains(&alignment) || best.as_ref().is_some_and(|b| b.alignment == alignment) {
                     continue;
                 }
                 let spreads = (alignment.first.demotes() && first.has_reduction)
@@ -45,15 +45,15 @@ impl Transform for Reorder {
                 match evaluate(facts, first, second, &alignment) {
                     Ok(score) if best.as_ref().is_none_or(|b| score.saved > b.score.saved) => {
                         let found = Proposal { method: Method::Reorder, alignment, score };
-                        if found.score.saved >= most {
+                        if found.score.saved >= enough {
                             return Ok(found);
                         }
                         best = Some(found);
                     }
-                    Ok(_) => refused.push(alignment),
+                    Ok(_) => tried.push(alignment),
                     Err(reason) => {
                         refusal = more_telling(refusal, reason);
-                        refused.push(alignment);
+                        tried.push(alignment);
                     }
                 }
             }
