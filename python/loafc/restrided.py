@@ -7,6 +7,7 @@ was meant, so that this is decided on Dynamo's.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import warnings
 from collections.abc import Callable
@@ -37,6 +38,8 @@ _INPLACE_OPERATORS = frozenset(
     }
 )
 
+_INPLACE_METHODS = frozenset(f"__{function.__name__}__" for function in _INPLACE_OPERATORS)
+
 _REASON = "it writes to a tensor and calls as_strided, and an argument is only a part of its storage"
 
 
@@ -55,7 +58,20 @@ def _writes(node: Node) -> bool:
         return node.target._schema.is_mutable
     name = _name(node)
     inplace = name.endswith("_") and not name.endswith("__")
-    return inplace or node.target in _INPLACE_OPERATORS or "out" in node.kwargs
+    named = inplace or name in _INPLACE_METHODS or node.target in _INPLACE_OPERATORS
+    return named or "out" in node.kwargs or _asks_to_write(node)
+
+
+def _asks_to_write(node: Node) -> bool:
+    """Whether a function is passed ``inplace=True``, by name or by position."""
+    if "inplace" in node.kwargs or not callable(node.target):
+        return bool(node.kwargs.get("inplace"))
+    try:
+        passed = inspect.signature(node.target).bind_partial(*node.args, **node.kwargs)
+    except (TypeError, ValueError):
+        # A builtin without a signature; none of those has such a parameter.
+        return False
+    return bool(passed.arguments.get("inplace"))
 
 
 def eager_for_parts(run: Callable[..., Any], gm: GraphModule, fallback: bool) -> Callable[..., Any]:
@@ -74,4 +90,6 @@ def eager_for_parts(run: Callable[..., Any], gm: GraphModule, fallback: bool) ->
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+    if tensor.layout is not torch.strided or not torch._prims_common.is_non_overlapping_and_dense(tensor):
+        return False
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize

@@ -340,6 +340,9 @@ _AS_STRIDED_OF_WRITTEN = {
     "write through the view": lambda a: (a.as_strided((2,), (1,), 1).mul_(5), a * 1),
     "write of an item": lambda a: (a.__setitem__(0, 7.0), a.as_strided((2,), (1,), 3) * 1)[1],
     "write as a result": lambda a: torch.add(a, 1, out=a).as_strided((2,), (1,), 3) * 1,
+    "write by name": lambda a: (torch.nn.functional.relu(a, inplace=True), a.as_strided((2,), (1,), 3) * 1)[1],
+    "write by position": lambda a: (torch.nn.functional.elu(a, 1.0, True), a.as_strided((2,), (1,), 3) * 1)[1],
+    "write by an operator's method": lambda a: (a.__iadd__(1), a.as_strided((2,), (1,), 3) * 1)[1],
 }
 
 
