@@ -102,7 +102,9 @@ def test_steps_are_held_to_their_bars():
 
 def test_a_difference_counts_as_rounding_only_where_float64_agrees(monkeypatch):
     _, training = steps.jobs(tiny)
-    assert steps.is_rounding(training)
+    want = demo.step_of(training, training.model)()
+    assert steps.is_rounding(training, want, want)
+    assert not steps.is_rounding(training, [t * 1.01 for t in want], want)
     compile_loafc = demo.compile_loafc
 
     def slightly_wrong(job):
@@ -111,7 +113,7 @@ def test_a_difference_counts_as_rounding_only_where_float64_agrees(monkeypatch):
         return compiled
 
     monkeypatch.setattr(demo, "compile_loafc", slightly_wrong)
-    assert not steps.is_rounding(training)
+    assert not steps.is_rounding(training, want, want)
 
 
 def test_a_step_is_run_in_eager_mode_and_by_both_compilers():

@@ -4,6 +4,10 @@ For each model an inference and a training step, in eager mode and compiled by b
 the numbers are medians of the ratios within a round. Compiling is timed with both compilers' caches on disk off: their
 own part of it, without Dynamo and AOTAutograd. Ends with status 1 when a result is wrong, a graph fell back to eager
 mode, or a bar is missed.
+
+A result that differs in float32 is compared in float64 as well. Where it is the same there, what differed is rounding: a
+rectifier opens for a value beside zero in one program only, and a whole term of the gradient with it. In float32 all but
+a few elements have to agree even so.
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ COMPILE = 30.0
 
 # In float64 errors are to stay below this part of what is allowed in float32.
 EXACT = 1e-3
+
+# A rectifier that opens in one program only changes one channel of a gradient; this part of a tensor at most.
+FEW = 0.02
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,7 @@ def measure(job: demo.Job, rounds: int) -> Row:
     ours = demo.compile_loafc(job)
     counts = (metrics.kernels, metrics.extern_calls, metrics.fallbacks)
     error, right = demo.largest_error(ours.results, want, job)
-    right = right or is_rounding(job)
+    right = right or is_rounding(job, ours.results, want)
     theirs = demo.compile_inductor(job)
     times = [[_seconds(step) for step in (eager, ours.step, theirs.step)] for _ in range(rounds)]
     return Row(
@@ -111,12 +118,21 @@ def measure(job: demo.Job, rounds: int) -> Row:
     )
 
 
-def is_rounding(job: demo.Job) -> bool:
-    """Whether loafc and eager mode agree on the job in float64, far more closely than they have to in float32."""
+def is_rounding(job: demo.Job, got: list[torch.Tensor], want: list[torch.Tensor]) -> bool:
+    """Whether loafc and eager mode agree on the job in float64, far more closely than they have to in float32, and in
+    float32 on nearly all elements of each result."""
+    if max(_share_outside(g, w) for g, w in zip(got, want, strict=True)) > FEW:
+        return False
     batch = {name: t.double() if t.is_floating_point() else t for name, t in job.batch.items()}
     exact = replace(job, model=copy.deepcopy(job.model).double(), batch=batch)
-    want = demo.step_of(exact, exact.model)()
-    return demo.largest_error(demo.compile_loafc(exact).results, want, exact, EXACT)[1]
+    truth = demo.step_of(exact, exact.model)()
+    return demo.largest_error(demo.compile_loafc(exact).results, truth, exact, EXACT)[1]
+
+
+def _share_outside(got: torch.Tensor, want: torch.Tensor) -> float:
+    """How many of a result's elements are further apart than gradients may be; one that is no number is."""
+    allowed = demo.GRADIENTS.absolute + demo.GRADIENTS.relative * want.abs().max().item()
+    return (~((got - want).abs() <= allowed)).double().mean().item()
 
 
 def _seconds(step: Callable[[], Any]) -> float:
