@@ -19,6 +19,8 @@ from torch.fx import GraphModule, Node
 from . import metrics
 from .errors import CompileError, LoafcWarning
 
+aten = torch.ops.aten
+
 _INPLACE_OPERATORS = frozenset(
     {
         operator.setitem,
@@ -90,6 +92,6 @@ def eager_for_parts(run: Callable[..., Any], gm: GraphModule, fallback: bool) ->
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    if tensor.layout is not torch.strided or not torch._prims_common.is_non_overlapping_and_dense(tensor):
+    if tensor.layout is not torch.strided or not aten.is_non_overlapping_and_dense(tensor):
         return False
     return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize

@@ -5,9 +5,9 @@ the numbers are medians of the ratios within a round. Compiling is timed with bo
 own part of it, without Dynamo and AOTAutograd. Ends with status 1 when a result is wrong, a graph fell back to eager
 mode, or a bar is missed.
 
-A result that differs in float32 is compared in float64 as well. Where it is the same there, what differed is rounding: a
-rectifier opens for a value beside zero in one program only, and a whole term of the gradient with it. In float32 all but
-a few elements have to agree even so.
+A result that differs in float32 is compared in float64 as well. Where it is the same there, what differed is rounding:
+a rectifier opens for a value beside zero in one program only, and a whole term of the gradient with it. In float32 all
+but a few elements have to agree even so.
 """
 
 from __future__ import annotations
