@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from ._torch_compat import returns_alias
+from .graphs import copied
 
 aten = torch.ops.aten
 
@@ -49,12 +50,7 @@ def expose_storages(gm: GraphModule) -> tuple[GraphModule, list[Storage]]:
     }
     if not exposed:
         return gm, []
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    returned = graph.graph_copy(gm.graph, copies, return_output_node=True)
-    if isinstance(returned, tuple):
-        value, old = returned
-        graph.output(value).meta.update(old.meta)
+    graph, copies = copied(gm.graph)
     for root, storage in exposed.items():
         _take_storage(graph, copies, root, views[root], storage.elements)
     return GraphModule(gm, graph), list(exposed.values())

@@ -228,6 +228,13 @@ pub struct NewDigit {
     pub extent: Size,
 }
 
+impl NewDigit {
+    /// Stride of an access over it.
+    fn stride(&self, place: &Strided) -> Size {
+        place.strides[self.from] * self.weight
+    }
+}
+
 impl Respace {
     /// New digits that are parts of outer ones.
     pub fn of_outer(digits: SmallVec<[NewDigit; 4]>, outer: usize) -> Respace {
@@ -274,7 +281,7 @@ impl Respace {
     pub fn strides(&self, place: &Strided, old_outer: usize) -> PerDigit {
         let mut strides = PerDigit::new();
         for digit in &self.digits {
-            strides.push(place.strides[digit.from] * digit.weight);
+            strides.push(digit.stride(place));
         }
         strides.extend_from_slice(self.kept(&place.strides, old_outer));
         strides
@@ -282,10 +289,7 @@ impl Respace {
 
     /// The first digit along which an access is contiguous after the change.
     pub fn contiguous_digit(&self, place: &Strided, old_outer: usize) -> Option<usize> {
-        let moved = self.digits.iter().position(|d| {
-            let stride = place.strides[d.from];
-            if d.weight.is(1) { stride.is(1) } else { (stride * d.weight).is(1) }
-        });
+        let moved = self.digits.iter().position(|d| d.stride(place).is(1));
         moved.or_else(|| {
             let kept = self.kept(&place.strides, old_outer).iter().position(|s| s.is(1));
             kept.map(|k| self.digits.len() + k)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
-use loafc_ir::nest::{BinaryOp, Body, Failure, Loop, LoopNest, Op, UnaryOp, ValueId};
+use loafc_ir::nest::{BinaryOp, Body, BufferId, Failure, Loop, LoopNest, Op, StoreMode, UnaryOp, ValueId};
 use loafc_ir::size::Size;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -81,6 +81,28 @@ impl<'a> Emitter<'a> {
     /// Appends a store; unlike other operations, it is never shared.
     pub(crate) fn store(&mut self, store: Op) {
         self.body.push(store);
+    }
+
+    /// Appends a store that happens always and replaces what is there.
+    pub(crate) fn set(&mut self, buffer: BufferId, index: Index, value: ValueId) {
+        self.store(Op::Store { buffer, index, value, guard: None, mode: StoreMode::Set });
+    }
+
+    /// Positions along each dimension, those that are values read under a guard.
+    pub(crate) fn positions(
+        &mut self,
+        coords: &[Coord],
+        at: CoordsId,
+        guard: Option<ValueId>,
+    ) -> SmallVec<[Index; 6]> {
+        let one = |coord: &Coord| match coord {
+            Coord::At(index) => self.at(index, at),
+            Coord::Value(value) => {
+                let value = self.emit(*value, at, guard);
+                self.as_index(value)
+            }
+        };
+        coords.iter().map(one).collect()
     }
 
     /// The nest, with the graph's nodes that it came from.
@@ -184,16 +206,7 @@ impl<'a> Emitter<'a> {
             }
             Expr::Copy(a) => self.emit(*a, at, guard),
             Expr::View { source, coords } => {
-                let coords: SmallVec<[Index; 6]> = coords
-                    .iter()
-                    .map(|coord| match coord {
-                        Coord::At(index) => self.at(index, at),
-                        Coord::Value(value) => {
-                            let value = self.emit(*value, at, guard);
-                            self.as_index(value)
-                        }
-                    })
-                    .collect();
+                let coords = self.positions(coords, at, guard);
                 let coords = self.coordinates(&coords);
                 self.emit(*source, coords, guard)
             }

@@ -4,7 +4,7 @@
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::graph::{Dims, TensorType};
 use loafc_ir::index::Index;
-use loafc_ir::nest::{BinaryOp, Loop, LoopKind, Op, ReduceOp, StoreMode, UnaryOp, ValueId};
+use loafc_ir::nest::{BinaryOp, Loop, LoopKind, Op, ReduceOp, UnaryOp, ValueId};
 use loafc_ir::size::Size;
 
 use crate::emit::Emitter;
@@ -136,13 +136,7 @@ impl Lowering<'_> {
             } else {
                 outer.iter().map(|d| at[*d].clone()).collect()
             };
-            emitter.store(Op::Store {
-                buffer: target.buffer,
-                index: position(target, &coords),
-                value,
-                guard: None,
-                mode: StoreMode::Set,
-            });
+            emitter.set(target.buffer, position(target, &coords), value);
         }
         let (nest, mut origins) = emitter.finish();
         origins.push(self.current_origin());

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from ..backend import backend_of
+from ..graphs import copied
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,7 @@ class Captured:
 
     def copy(self) -> GraphModule:
         """A copy of the graph: compilers change what they get."""
-        return GraphModule(self.graph, _copy_graph(self.graph))
-
-
-def _copy_graph(gm: GraphModule) -> torch.fx.Graph:
-    graph = torch.fx.Graph()
-    output = graph.graph_copy(gm.graph, {}, return_output_node=True)
-    if output is not None:
-        value, old = output
-        graph.output(value).meta.update(old.meta)
-    return graph
+        return GraphModule(self.graph, copied(self.graph.graph)[0])
 
 
 def capture(fn: Callable[..., torch.Tensor], *args: Any, train: bool = False, **kwargs: Any) -> list[Captured]:

@@ -150,10 +150,10 @@ def _compile(captured: Captured) -> None:
 
 
 def _taken_apart(captured: Captured) -> GraphModule:
-    """A copy of the graph without operators that loafc keeps whole and TorchInductor takes apart."""
+    """A copy of the graph without operators that TorchInductor takes apart; some of them loafc keeps whole."""
     graph = captured.copy()
-    table = {n.target: inductor_decompositions().get(n.target) for n in graph.graph.nodes if n.op == "call_function"}
-    table = {target: rule for target, rule in table.items() if rule is not None}
+    rules = inductor_decompositions()
+    table = {n.target: rules[n.target] for n in graph.graph.nodes if n.op == "call_function" and n.target in rules}
     mode = detect_fake_mode(captured.inputs)
     if not table or mode is None:
         return graph

@@ -38,7 +38,8 @@ COMPILE = 30.0
 # In float64 errors are to stay below this part of what is allowed in float32.
 EXACT = 1e-3
 
-# A rectifier that opens in one program only changes one channel of a gradient; this part of a tensor at most.
+# What may differ in float32 even so, as a part of a result's elements: rounding that decides more than that, as a
+# rectifier does in front of many layers, is told as a failure, because a mistake in float32 would look alike.
 FEW = 0.02
 
 

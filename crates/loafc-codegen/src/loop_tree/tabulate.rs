@@ -2,6 +2,8 @@
 //! interpolation, angles of a rotary embedding. Where that is more than a few operations, it moves into tables in shared
 //! memory, which a phase of their own fills once a call.
 
+use std::borrow::Borrow;
+
 use loafc_ir::dtype::DType;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
 use loafc_ir::nest::{BinaryOp, BufferId, Op, StoreMode, UnaryOp, ValueId};
@@ -212,7 +214,7 @@ impl Walk<'_> {
         for v in &needed {
             ops[v].for_each_operand(&mut |o| {
                 if !needed.contains(&o) {
-                    cone_in(o, &self.pure, &mut outer);
+                    cone(o, &self.pure, &mut outer);
                 }
             });
         }
@@ -290,17 +292,10 @@ fn ops_of(nodes: &[Node]) -> impl Iterator<Item = (ValueId, &Op)> {
 }
 
 /// Adds a value and all that it is made of, as far as it is among the operations.
-fn cone(v: ValueId, ops: &FxHashMap<ValueId, &Op>, needed: &mut FxHashSet<ValueId>) {
+fn cone<O: Borrow<Op>>(v: ValueId, ops: &FxHashMap<ValueId, O>, needed: &mut FxHashSet<ValueId>) {
     let Some(op) = ops.get(&v) else { return };
     if needed.insert(v) {
-        op.for_each_operand(&mut |o| cone(o, ops, needed));
-    }
-}
-
-fn cone_in(v: ValueId, ops: &FxHashMap<ValueId, Op>, needed: &mut FxHashSet<ValueId>) {
-    let Some(op) = ops.get(&v) else { return };
-    if needed.insert(v) {
-        op.for_each_operand(&mut |o| cone_in(o, ops, needed));
+        op.borrow().for_each_operand(&mut |o| cone(o, ops, needed));
     }
 }
 

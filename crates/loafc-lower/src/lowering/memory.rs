@@ -174,13 +174,7 @@ impl<'g> Lowering<'g> {
         let own = emitter.coordinates(&at);
         let values: Vec<ValueId> = ids.iter().map(|id| emitter.emit(*id, own, None)).collect();
         for (view, value) in views.iter().zip(values) {
-            emitter.store(Op::Store {
-                buffer: view.buffer,
-                index: position(view, &at),
-                value,
-                guard: None,
-                mode: StoreMode::Set,
-            });
+            emitter.set(view.buffer, position(view, &at), value);
         }
         self.push_nest(emitter.finish());
         for (id, view) in ids.iter().zip(views) {
@@ -205,17 +199,7 @@ impl<'g> Lowering<'g> {
         let at = emitter.coordinates(&at);
         let guard = placement.guard.map(|guard| emitter.emit(guard, at, None));
         let value = emitter.emit(id, at, guard);
-        let target_at: Coords = placement
-            .coords
-            .iter()
-            .map(|coord| match coord {
-                Coord::At(index) => emitter.at(index, at),
-                Coord::Value(value) => {
-                    let value = emitter.emit(*value, at, guard);
-                    emitter.as_index(value)
-                }
-            })
-            .collect();
+        let target_at = emitter.positions(&placement.coords, at, guard);
         let (buffer, index) = (target.buffer, position(target, &target_at));
         emitter.store(Op::Store { buffer, index, value, guard, mode: placement.mode });
         self.push_nest(emitter.finish());
