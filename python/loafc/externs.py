@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from ._torch_compat import returns_alias, schema_argument_names
 from .errors import CompileError
 from .literals import DTYPES, LAYOUTS, MEMORY_FORMATS
+from .random_numbers import bernoulli
 
 # Their `out=` forms write straight into the program's memory, and the functions in `torch` parse arguments faster
 # than the dispatcher's own.
@@ -23,6 +24,7 @@ _INTO_OUTPUT: dict[str, Callable[..., Any]] = {
     "aten.addmm.default": torch.addmm,
     "aten.bmm.default": torch.bmm,
     "aten.baddbmm.default": torch.baddbmm,
+    "loafc.bernoulli.default": bernoulli,
 }
 
 # Arguments whose text stands for an object.
@@ -40,10 +42,8 @@ class Operators:
 
     def resolve(self, name: str) -> CallSite:
         """The operator of this name, from the graph or, for what the compiler itself calls, from ``torch.ops``."""
-        target = self._by_name.get(name)
-        if target is None:
-            target = find_operator(name)
-        return CallSite(name, target)
+        target = self._by_name.get(name) or _INTO_OUTPUT.get(name)
+        return CallSite(name, find_operator(name) if target is None else target)
 
 
 class CallSite:

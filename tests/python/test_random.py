@@ -6,12 +6,22 @@ import loafc.metrics
 import pytest
 import torch
 import torch.nn.functional as F
+from loafc import random_numbers
 from support import compare, compiled
 from torch.utils.checkpoint import checkpoint
 
 FUNCTIONS = {
     "dropout": lambda x: F.dropout(x + 1, 0.3, training=True) * 2,
-    "dropout of many": lambda x: F.dropout(x, 0.5, training=True) + F.dropout(x.exp(), 0.1, training=True),
+    "dropout of many": lambda x: F.dropout(x.abs(), 0.5, training=True) + F.dropout(x.exp(), 0.1, training=True),
+    "dropout of a transpose": lambda x: F.dropout(x.t(), 0.4, training=True) * 2,
+    "dropout of a part": lambda x: F.dropout(x[::3, 1:], 0.4, training=True) * 2,
+    "dropout of an expanded tensor": lambda x: F.dropout(x[:1].expand(5, -1), 0.4, training=True) * 2,
+    "dropout of all": lambda x: torch.native_dropout(x, 1.0, True)[0] + 1,
+    "dropout of none": lambda x: F.dropout(x, 0.0, training=True) + 1,
+    "dropout of nothing": lambda x: F.dropout(x[:0], 0.5, training=True) + 1,
+    "dropout after an odd draw": lambda x: F.dropout(x * torch.rand(5).sum(), 0.5, training=True) * 2,
+    "bernoulli of one probability": lambda x: torch.bernoulli(x, p=0.3) + x,
+    "bernoulli_ of one probability": lambda x: torch.empty_like(x).bernoulli_(0.3) * x,
     "rand": lambda x: torch.rand(x.shape) + x,
     "rand_like": lambda x: torch.rand_like(x) * x,
     "randn": lambda x: torch.randn(7, 3).sum(0) + x[:, :3],
@@ -92,3 +102,24 @@ def _gradients(fn, x):
         (y * torch.linspace(-1, 1, y.numel()).view(y.shape)).sum().backward()
         found.append([leaf.grad, y.detach(), torch.rand(2)])
     return found
+
+
+def test_where_pytorch_draws_otherwise_pytorch_draws(monkeypatch):
+    monkeypatch.setattr(random_numbers, "_draws_alike", lambda: False)
+    monkeypatch.setattr(random_numbers, "_draw", None)
+    f = compiled(FUNCTIONS["dropout"])
+    x = torch.randn(16, 9)
+    torch.manual_seed(3)
+    want = FUNCTIONS["dropout"](x)
+    torch.manual_seed(3)
+    compare(f(x), want)
+
+
+def test_events_are_drawn_here_and_not_by_pytorch():
+    assert random_numbers._draws_alike()
+
+
+def test_what_is_no_state_of_a_generator_is_an_error():
+    out = torch.empty(3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="no state"):
+        random_numbers._draw(torch.zeros(8, dtype=torch.uint8), 0.5, out)

@@ -344,11 +344,15 @@ impl Template {
     }
 }
 
-/// Whether ATen writes the result of this operator to where it is told: products of matrices of the types that
-/// their `out=` forms take.
+/// Whether the result of this operator is written to where it is told: products of matrices of the types that their
+/// `out=` forms take, and what loafc draws itself.
 pub fn writes_results(call: &ExternCall) -> bool {
     matches!(
         &*call.op,
-        "aten.mm.default" | "aten.addmm.default" | "aten.bmm.default" | "aten.baddbmm.default"
+        "aten.mm.default"
+            | "aten.addmm.default"
+            | "aten.bmm.default"
+            | "aten.baddbmm.default"
+            | "loafc.bernoulli.default"
     ) && call.results.len() == 1
 }

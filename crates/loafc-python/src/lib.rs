@@ -14,6 +14,8 @@ mod tensor;
 
 use std::time::Instant;
 
+use loafc_runtime::random::Generator;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
@@ -81,6 +83,36 @@ fn compile(
     })
 }
 
+/// Draws events into the `count` bytes at `events` as PyTorch's CPU generator does, whose state of `state_bytes` bytes
+/// lies at `state` and goes on. Raises `ValueError` for what is no such state.
+#[pyfunction]
+fn draw_events(
+    state: usize,
+    state_bytes: usize,
+    probability: f64,
+    events: usize,
+    count: usize,
+) -> PyResult<()> {
+    // SAFETY: the caller gives the memory of two tensors that it holds, and nobody else writes to.
+    let state = unsafe { bytes_at(state, state_bytes) };
+    let mut generator = Generator::from_state(state)
+        .ok_or_else(|| PyValueError::new_err("this is no state of PyTorch's generator"))?;
+    // SAFETY: as above.
+    generator.bernoulli(probability, unsafe { bytes_at(events, count) });
+    generator.store(state);
+    Ok(())
+}
+
+/// # Safety
+/// So many bytes must be there, and used by nobody else.
+unsafe fn bytes_at<'a>(address: usize, count: usize) -> &'a mut [u8] {
+    if count == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(address), count) }
+}
+
 /// The extension module.
 #[pymodule]
 fn _loafc(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -88,5 +120,6 @@ fn _loafc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Options>()?;
     module.add_class::<Program>()?;
     module.add_class::<Report>()?;
+    module.add_function(wrap_pyfunction!(draw_events, module)?)?;
     module.add_function(wrap_pyfunction!(compile, module)?)
 }

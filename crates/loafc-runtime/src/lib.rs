@@ -14,6 +14,7 @@ mod in_place;
 mod inputs;
 pub mod plan;
 pub mod pool;
+pub mod random;
 mod scan;
 pub mod strided;
 pub mod threads;

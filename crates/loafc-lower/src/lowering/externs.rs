@@ -1,14 +1,19 @@
 //! Calls into libraries: arguments get memory, results are buffers that the library fills or makes.
 
-use loafc_ir::graph::{Arg, Node, TensorId, ValueType};
+use loafc_ir::graph::{Arg, Node, TensorId, TensorType, ValueType};
 use loafc_ir::nest::{ExternCall, Step, TensorView};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::{self};
 use crate::error::LowerError;
-use crate::expr::Expr;
+use crate::expr::{Expr, ExprId};
 
-use super::Lowering;
+use crate::view::storage_len;
+
+use super::{Lowering, Refusal};
+
+/// Draws truth values with the probability that is its argument, in the order of memory.
+const DRAW_EVENTS: &str = "loafc.bernoulli.default";
 
 impl<'g> Lowering<'g> {
     pub(super) fn extern_call(&mut self, node: &'g Node) -> Result<(), LowerError> {
@@ -53,6 +58,31 @@ impl<'g> Lowering<'g> {
             self.bind(id, expr, ty);
         }
         Ok(())
+    }
+
+    /// A tensor of truth values, each drawn from PyTorch's generator with this probability, as result `k` of the
+    /// current call.
+    pub(crate) fn draw_events(
+        &mut self,
+        probability: f64,
+        k: usize,
+        ty: &TensorType,
+    ) -> Result<ExprId, Refusal> {
+        if storage_len(&ty.shape, &ty.strides) != ty.shape.iter().copied().product() {
+            return Err(Refusal::Extern);
+        }
+        let view = self.new_buffer(self.result_name(k), ty);
+        self.program.steps.push(Step::Extern(ExternCall {
+            op: DRAW_EVENTS.into(),
+            args: vec![Arg::Float(probability)],
+            kwargs: vec![],
+            tensors: vec![],
+            results: vec![Some(view.clone())],
+            mutates: vec![],
+            ordered: analysis::is_ordered(DRAW_EVENTS),
+            origin: self.node().origin.clone(),
+        }));
+        Ok(self.make(Expr::Load(view), ty.dtype, &ty.shape))
     }
 
     pub(super) fn extern_result(&mut self, id: TensorId) -> Option<(TensorId, TensorView)> {

@@ -8,6 +8,7 @@ mod indexing;
 mod norm;
 mod pointwise;
 mod pool;
+mod random;
 mod reduction;
 mod scatter;
 mod view;
@@ -24,6 +25,7 @@ pub(crate) static FAMILIES: &[&[Entry]] = &[
     norm::TABLE,
     pointwise::TABLE,
     pool::TABLE,
+    random::TABLE,
     reduction::TABLE,
     scatter::TABLE,
     view::TABLE,

@@ -1,0 +1,47 @@
+"""Events drawn from PyTorch's generator, many at a time: the same numbers as eager mode's, which draws one by one.
+
+How PyTorch turns its generator's words into events is no promise of PyTorch's. It is therefore compared once in a
+process, and where it differs PyTorch draws.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import torch
+
+from . import _loafc
+
+# Between reading the generator's state and writing it back no other program may draw.
+_generator = threading.Lock()
+
+
+def bernoulli(probability: float, *, out: torch.Tensor) -> torch.Tensor:
+    """Fills ``out``, a tensor of truth values that is dense in memory, as ``out.bernoulli_(probability)`` does."""
+    if not _draws_alike():
+        return out.bernoulli_(probability)
+    with _generator:
+        state = torch.get_rng_state()
+        _draw(state, probability, out)
+        torch.set_rng_state(state)
+    return out
+
+
+def _draw(state: torch.Tensor, probability: float, out: torch.Tensor) -> None:
+    _loafc.draw_events(state.data_ptr(), state.numel(), probability, out.data_ptr(), out.numel())
+
+
+@functools.cache
+def _draws_alike() -> bool:
+    generator = torch.Generator().manual_seed(20)
+    # An odd number of words used up, as other draws may leave it.
+    torch.rand(5, generator=generator)
+    state = generator.get_state()
+    mine, eagers = torch.empty(2, 1500, dtype=torch.bool)
+    eagers.bernoulli_(0.7, generator=generator)
+    try:
+        _draw(state, 0.7, mine)
+    except ValueError:
+        return False
+    return torch.equal(mine, eagers) and torch.equal(state, generator.get_state())
