@@ -29,6 +29,10 @@ from .table import print_table
 SEED = 1234
 
 
+# Runs once and returns the logits, or the loss and all gradients.
+Step = Callable[[], list[torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class Tolerance:
     """Largest error: ``absolute + relative * scale``, where the scale of a tensor is its largest magnitude."""
@@ -72,7 +76,7 @@ class Job:
 class Compiled:
     """A job compiled by one backend."""
 
-    step: Callable[[], list[torch.Tensor]]
+    step: Step
     own_seconds: float
     wall_seconds: float
     results: list[torch.Tensor]
@@ -128,7 +132,7 @@ def gpt2(size: Size) -> torch.nn.Module:
     )
 
 
-def step_of(job: Job, call: Callable[..., Any]) -> Callable[[], list[torch.Tensor]]:
+def step_of(job: Job, call: Callable[..., Any]) -> Step:
     """One step of a job: the logits, or the loss and all gradients."""
 
     def infer() -> list[torch.Tensor]:
@@ -169,7 +173,7 @@ def compile_inductor(job: Job) -> Compiled:
     return Compiled(step, own, wall, results)
 
 
-def _first_run(job: Job, backend: str) -> tuple[Callable[[], list[torch.Tensor]], float, list[torch.Tensor]]:
+def _first_run(job: Job, backend: str) -> tuple[Step, float, list[torch.Tensor]]:
     # What an earlier run of the demo compiled would hide what compiling costs.
     options = {"cache_dir": None} if backend == "loafc" else None
     step = step_of(job, torch.compile(job.model, backend=backend, options=options))
@@ -187,13 +191,18 @@ def largest_error(
         return float("inf"), False
     worst, within = 0.0, True
     for k, (g, w) in enumerate(zip(got, want, strict=True)):
-        tolerance = GRADIENTS if job.train and k > 0 else OUTPUTS
+        tolerance = tolerance_of(job, k)
         scale = w.abs().max().item()
         error = (g - w).abs().max().item()
         # A NaN is no number that could be within anything.
         within = within and error <= strictness * (tolerance.absolute + tolerance.relative * scale)
         worst = max(worst, error / max(scale, tolerance.absolute)) if error == error else float("nan")
     return worst, within
+
+
+def tolerance_of(job: Job, position: int) -> Tolerance:
+    """What the result at this position of a step is allowed."""
+    return GRADIENTS if job.train and position > 0 else OUTPUTS
 
 
 def medians(steps: list[Callable[[], Any]], seconds: float) -> list[float]:

@@ -99,23 +99,57 @@ def test_other_shapes_types_and_integers_differ():
     assert not all(d.fine for d in differences(Values({"i": torch.tensor([1])}), Values({"i": torch.tensor([2])})))
 
 
+def test_a_wrong_factor_is_found_beside_a_reference_whose_rounding_is_larger():
+    torch.manual_seed(0)
+    exact = torch.randn(64, 64, dtype=torch.float64)
+    others = [torch.randn(64, 64, dtype=torch.float64) for _ in range(3)]
+
+    def values(factor, noise):
+        tensors = [factor * exact, *others]
+        return Values({str(k): (t + noise * torch.randn(64, 64)).bfloat16() for k, t in enumerate(tensors)})
+
+    reference = Values({str(k): t for k, t in enumerate([exact, *others])})
+    want = values(1.0, 0.03)
+    assert all(d.fine for d in differences(values(1.0, 0.03), want, reference))
+    wrong = [d for d in differences(values(1.02, 0.03), want, reference) if not d.fine]
+    assert [(d.tensor, d.measure) for d in wrong] == [("0", "relative error of all")]
+    assert all(d.open for d in wrong)
+
+
+def _finding(status, severity=10.0):
+    return {"status": status, "severity": severity, "detail": "", "moves": None}
+
+
 @pytest.mark.parametrize(
-    ("status", "severity", "other", "shared"),
+    ("status", "other", "beside", "expected"),
     [
-        ("different", 10.0, {"status": "different", "severity": 9.0, "detail": ""}, True),
-        ("different", 10.0, {"status": "different", "severity": 1.5, "detail": ""}, False),
-        ("different", 10.0, {"status": "same", "severity": 0.5, "detail": ""}, False),
-        ("fallback", 0.0, {"status": "same", "severity": 0.0, "detail": ""}, False),
+        ("different", "different", "same", "as aot_eager"),
+        ("different", "rounding", "rounding", "as aot_eager"),
+        # Both differ from eager mode, but not in the same way.
+        ("different", "different", "different", "different"),
+        ("different", "same", None, "different"),
+        ("error", "error", None, "as aot_eager"),
+        ("fallback", "same", None, "fallback"),
     ],
 )
-def test_only_a_difference_that_aot_eager_shares_is_not_the_compilers(status, severity, other, shared):
-    row = Row("m", "s", "inference", {"status": status, "severity": severity, "detail": ""}, other)
-    assert row.status == ("as aot_eager" if shared else status)
+def test_only_a_difference_that_aot_eager_shares_is_not_the_compilers(status, other, beside, expected):
+    row = Row("m", "s", "inference", _finding(status), _finding(other), beside and _finding(beside))
+    assert row.status == expected
+    assert "aot_eager" in row.text()
 
 
-@pytest.mark.parametrize(("severity", "status"), [(1e-8, "same in fp64"), (0.5, "different")])
-def test_a_difference_that_float64_does_not_have_is_rounding(severity, status):
-    finding = {"status": "different", "severity": 10.0, "detail": ""}
-    eager = {"status": "same", "severity": 0.0, "detail": ""}
-    row = Row("m", "s", "training", finding, eager, {"status": "same", "severity": severity, "detail": ""})
-    assert row.status == status
+@pytest.mark.parametrize(
+    ("exact", "exact_in", "expected"),
+    [
+        (None, "", "rounding"),
+        (_finding("same", 1e-8), "fp64", "rounding"),
+        (_finding("same", 0.5), "fp64", "different"),
+        (_finding("different"), "fp64", "different"),
+        (_finding("eager fails"), "fp64", "rounding"),
+        (_finding("same", 0.5), "fp32", "rounding"),
+        (_finding("different"), "fp32", "different"),
+    ],
+)
+def test_rounding_is_not_there_in_a_more_precise_type(exact, exact_in, expected):
+    row = Row("m", "s", "training", _finding("rounding"), exact=exact, exact_in=exact_in)
+    assert row.status == expected

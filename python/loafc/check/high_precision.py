@@ -46,7 +46,10 @@ class HighPrecision(TorchDispatchMode):
             return self._draw(func, args, kwargs)
         if func is torch.ops.aten.view.dtype:
             return func(*args, **kwargs)
-        return func(*tree_map(_raised, args), **tree_map(_raised, dict(kwargs)))
+        raised, raised_by_name = tree_map(_raised, args), tree_map(_raised, dict(kwargs))
+        if func is torch.ops.aten._grouped_mm.default:
+            return _grouped_mm(*raised, **raised_by_name)
+        return func(*raised, **raised_by_name)
 
     def _draw(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         def lowered(value: Any) -> Any:
@@ -61,6 +64,39 @@ class HighPrecision(TorchDispatchMode):
         if func._schema.is_mutable:
             return args[0].copy_(drawn)
         return tree_map(lambda t: t.double() if isinstance(t, torch.Tensor) and t.dtype in _LOW else t, drawn)
+
+
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """PyTorch's products of groups, which know no float64.
+
+    ``offs`` are the ends of the groups, along the rows of ``a``, the columns of ``b`` or the dimension that both share:
+    where there is no dimension for groups.
+    """
+    if bias is not None or out_dtype not in (None, torch.float64):
+        raise NotImplementedError("products of groups with a bias or another type have no form in float64")
+    if offs is None:
+        return torch.bmm(a, b)
+    ends = offs.tolist()
+    spans = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    if a.dim() == 2 and b.dim() == 2:
+        return torch.stack([a[:, span] @ b[span] for span in spans])
+    if a.dim() == 2:
+        return _padded([a[span] @ b[k] for k, span in enumerate(spans)], 0, a.shape[0])
+    return _padded([a[k] @ b[:, span] for k, span in enumerate(spans)], 1, b.shape[1])
+
+
+def _padded(parts: list[torch.Tensor], dimension: int, extent: int) -> torch.Tensor:
+    """The parts in a row, and zeros for what belongs to no group."""
+    whole = torch.cat(parts, dimension)
+    missing = list(whole.shape)
+    missing[dimension] = extent - whole.shape[dimension]
+    return torch.cat([whole, whole.new_zeros(missing)], dimension)
 
 
 def _raised(value: Any) -> Any:

@@ -2,8 +2,9 @@
 
 A zoo is a Python file with ``ZOO[name] = (suite, builder)``; a builder returns a dictionary with ``eval``, and
 ``train`` or None, each ``(module or function, arguments, keyword arguments)``. What is compiled is called twice, so
-that what is kept between calls is checked as well. Writes its findings to a file as JSON, for what models
-print is not under our control.
+that what is kept between calls is checked as well. What differs by more than eager mode does from a run in float64 is
+judged by how far eager mode moves when its weights do by a rounding (``sensitivity.py``). Writes its findings to a file
+as JSON, for what models print is not under our control.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .. import metrics
 from ..errors import LoafcWarning
+from . import sensitivity
 from .high_precision import HighPrecision
 from .model_values import Difference, Values, differences
 
@@ -38,6 +40,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 # How many differences are told for a model.
 _TOLD = 5
+
+# What torch.compile takes as a backend; None is eager mode.
+Backend = str | Callable[..., Any] | None
 
 
 class NotThere(Exception):
@@ -78,9 +83,12 @@ def load_zoo(path: Path) -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
     return module.ZOO
 
 
-def run(case: Case, backend: str | None, high_precision: bool = False) -> Values:
-    """What the calls of a case leave behind, in eager mode without a backend."""
+def run(case: Case, backend: Backend, high_precision: bool = False, moved_by: int | None = None) -> Values:
+    """What the calls of a case leave behind, in eager mode without a backend. With a seed in ``moved_by``, its weights
+    are moved by a rounding before."""
     target, args, kwargs = case.build()
+    if moved_by is not None:
+        sensitivity.move(_weights_of(target, args, kwargs), moved_by)
     with ExitStack() as stack:
         if high_precision:
             if isinstance(target, torch.nn.Module):
@@ -138,6 +146,14 @@ def _tensors_of(target: Any, args: Any, kwargs: Any) -> dict[str, torch.Tensor]:
     return found
 
 
+def _weights_of(target: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The parameters of a module; without any, all tensors that are floating point numbers."""
+    if isinstance(target, torch.nn.Module) and (parameters := list(target.parameters())):
+        return parameters
+    # Dictionaries keep the order, and one tensor is moved once however many names it has.
+    return list({id(t): t for t in _tensors_of(target, args, kwargs).values()}.values())
+
+
 def _owners(target: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(target, torch.nn.Module):
         yield "", target
@@ -164,15 +180,17 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def examine(case: Case, backend: str) -> dict[str, Any]:
-    """Runs a case both ways and tells how they compare."""
+def examine(case: Case, backend: Backend, against: Backend = None) -> dict[str, Any]:
+    """Runs a case both ways, in eager mode or with the backend ``against`` and with ``backend``, and tells how they
+    compare."""
     start = time.perf_counter()
     try:
-        want = run(case, None)
+        want = run(case, against)
     except NotThere as reason:
         return {"status": "not there", "detail": str(reason)}
     except Exception as error:
         return {"status": "eager fails", "detail": _error_text(error)}
+    torch._dynamo.reset()
     metrics.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -182,32 +200,73 @@ def examine(case: Case, backend: str) -> dict[str, Any]:
             return {"status": "error", "detail": _error_text(error), **_counts(start)}
     counts = _counts(start)
     fallbacks = [str(w.message) for w in caught if issubclass(w.category, LoafcWarning)]
-    found = differences(got, want)
-    reference_note = ""
+    found, notes = differences(got, want), []
     if not all(d.fine for d in found):
         try:
             found = differences(got, want, run(case, None, high_precision=True))
         except Exception as error:
-            reference_note = f"no run in float64: {_error_text(error)}"
+            notes.append(f"no run in float64: {_error_text(error)}")
     wrong = sorted((d for d in found if not d.fine), key=lambda d: -d.severity)
     worst = max(found, key=lambda d: d.severity, default=None)
     status = "fallback" if counts["fallbacks"] else "different" if wrong else "same"
+    moves: dict[str, Any] = {}
+    if status == "different" and all(d.open for d in wrong):
+        moves = _judged(case, backend, against, [d.tensor for d in wrong], got, want)
+        status = "different" if moves["beyond"] else "rounding"
     return {
         "status": status,
-        "detail": "; ".join([*fallbacks[:2], *map(text_of, wrong[:_TOLD]), *filter(None, [reference_note])]),
+        "detail": "; ".join([*fallbacks[:2], *map(text_of, wrong[:_TOLD]), *notes]),
         "different": len(wrong),
         "compared": len(found),
         "worst": worst and worst.to_json(),
         "severity": worst.severity if worst else 0.0,
+        "moves": moves or None,
         **counts,
     }
+
+
+def _judged(
+    case: Case, backend: Backend, against: Backend, names: list[str], got: Values, want: Values
+) -> dict[str, Any]:
+    """How the named tensors compare beside how far they move when the weights do by a rounding."""
+    tolerances = {n: t.relative for values, t in want.groups() for n in values}
+    names = _distinct(names, {**got.values, **got.gradients}, {**want.values, **want.gradients})
+
+    def moved(second: bool, seed: int) -> dict[str, torch.Tensor]:
+        torch._dynamo.reset()
+        found = run(case, backend if second else against, moved_by=seed)
+        # The others are as they should be: nothing is kept of them.
+        return {n: t for values, _ in found.groups() for n, t in values.items() if n in names}
+
+    found = sensitivity.judge(sensitivity.points(moved), {n: tolerances[n] for n in names})
+    beyond = sorted((f for f in found if not f.fine), key=lambda f: -f.severity)
+    return {
+        "beyond": [_text_of_finding(f) for f in beyond[:_TOLD]],
+        "different": len(beyond),
+        "severity": max(f.severity for f in found),
+        "largest": max(f.moved for f in found),
+    }
+
+
+def _distinct(names: list[str], got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> list[str]:
+    """One name of those with the same numbers: a second call often repeats the first one's."""
+    kept: list[str] = []
+    for name in sorted(names):
+        twins = (k for k in kept if torch.equal(got[k], got[name]) and torch.equal(want[k], want[name]))
+        if next(twins, None) is None:
+            kept.append(name)
+    return kept
+
+
+def _text_of_finding(finding: sensitivity.Finding) -> str:
+    return f"{finding.tensor}: {finding.measure} {finding.size:.3g}, allowed {finding.allowed:.3g}"
 
 
 def text_of(difference: Difference) -> str:
     """One line about a difference."""
     if difference.note:
         return f"{difference.tensor}: {difference.note}"
-    text = f"{difference.tensor}: error {difference.error:.3g}, allowed {difference.allowed:.3g}"
+    text = f"{difference.tensor}: {difference.measure} {difference.error:.3g}, allowed {difference.allowed:.3g}"
     if difference.own is not None:
         text += f" (against float64: {difference.own:.3g}, eager mode {difference.eagers:.3g})"
     return f"{text}, scale {difference.scale:.3g}"
@@ -238,12 +297,13 @@ def main(args: list[str]) -> int:
     parser.add_argument("--kind", action="append", choices=KINDS, required=True)
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--backend", default="loafc")
+    parser.add_argument("--against", help="compare with this backend instead of eager mode")
     options = parser.parse_args(args)
     _, builder = load_zoo(options.zoo)[options.name]
     findings = {}
     for kind in options.kind:
         torch._dynamo.reset()
-        findings[kind] = examine(Case(builder, kind, DTYPES[options.dtype]), options.backend)
+        findings[kind] = examine(Case(builder, kind, DTYPES[options.dtype]), options.backend, options.against)
         # At once: a crash in the second part must not lose the first one.
         options.result.write_text(json.dumps(findings))
     return 0

@@ -1,5 +1,5 @@
 """Compares what a model gave in eager mode and compiled: by tolerances where computing in float32 allows them, else
-by how far each lies from a run in float64.
+by how far each lies from a run in float64, by several measures.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+
+from .measures import Measure, Unlike, error, measures
 
 # The compiled program may be this many times as far from the reference as eager mode.
 TIMES = 2.0
@@ -47,8 +49,8 @@ class Values:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a tensor is from eager mode's. Errors are largest magnitudes; ``own`` and ``eagers`` are those against
-    the reference, where there is one."""
+    """How far a tensor is from eager mode's, by one measure. ``own`` and ``eagers`` are the errors against the
+    reference, where there is one. ``open`` says that rounding may explain it: the tensors can be compared."""
 
     tensor: str
     error: float
@@ -57,6 +59,8 @@ class Difference:
     own: float | None = None
     eagers: float | None = None
     note: str = ""
+    measure: str = "error"
+    open: bool = True
 
     @property
     def fine(self) -> bool:
@@ -82,9 +86,10 @@ def differences(got: Values, want: Values, reference: Values | None = None) -> l
     for (ours, _), (theirs, _) in pairs:
         if ours.keys() != theirs.keys():
             names = sorted(ours.keys() ^ theirs.keys())
-            found.append(Difference(names[0], 0.0, 0.0, 0.0, note=f"only one run has {', '.join(names[:4])}"))
+            note = f"only one run has {', '.join(names[:4])}"
+            found.append(Difference(names[0], 0.0, 0.0, 0.0, note=note, open=False))
     exact = {} if reference is None else {**reference.values, **reference.gradients}
-    typical = _typical_error(want, exact)
+    typical = _typical_errors(want, exact)
     for (ours, tolerance), (theirs, _) in pairs:
         largest = max((_scale(t) for t in theirs.values()), default=0.0)
         for name in theirs.keys() & ours.keys():
@@ -95,22 +100,32 @@ def differences(got: Values, want: Values, reference: Values | None = None) -> l
     return found
 
 
-def _typical_error(want: Values, exact: dict[str, torch.Tensor]) -> float:
-    """The median of eager mode's errors relative to the scale. One number, such as a loss, may be right by chance."""
-    errors = []
+def _typical_errors(want: Values, exact: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The median of eager mode's errors relative to the scale, for each kind of measure. One number, such as a loss,
+    may be right by chance."""
+    errors: dict[str, list[float]] = {}
     for name, tensor in {**want.values, **want.gradients}.items():
-        reference = exact.get(name)
-        if reference is not None and tensor.is_floating_point() and reference.shape == tensor.shape:
-            scale, error = _scale(reference), _error(tensor, reference)
-            if error and scale:
-                errors.append(error / scale)
-    return statistics.median(errors) if errors else 0.0
+        if name not in exact or not tensor.is_floating_point():
+            continue
+        for measure in _measured(tensor, tensor, exact[name]):
+            if measure.moved and measure.scale:
+                errors.setdefault(measure.kind, []).append(measure.moved / measure.scale)
+    return {kind: statistics.median(sizes) for kind, sizes in errors.items()}
+
+
+def _measured(got: torch.Tensor, want: torch.Tensor, reference: torch.Tensor) -> list[Measure]:
+    """How far one run of each is from the reference; nothing where it can't be one."""
+    try:
+        errors, eagers = error(got, reference), error(want, reference)
+    except Unlike:
+        return []
+    return list(measures(errors[None], eagers[None], reference.to(want.dtype)[None]))
 
 
 def _difference(name: str, got: torch.Tensor, want: torch.Tensor, tolerance: Tolerance, largest: float) -> Difference:
-    note = _note(got, want)
+    note, is_open = _note(got, want)
     if note:
-        return Difference(name, 0.0, 0.0, 0.0, note=note)
+        return Difference(name, 0.0, 0.0, 0.0, note=note, open=is_open)
     scale = _scale(want)
     allowed = tolerance.absolute * min(1.0, largest) + tolerance.relative * scale
     return Difference(name, _error(got, want), allowed, scale)
@@ -121,29 +136,38 @@ def _against(
     plain: Difference,
     got: torch.Tensor,
     want: torch.Tensor,
-    typical: float,
+    typical: dict[str, float],
     largest: float,
 ) -> Difference:
-    if reference.shape != want.shape:
+    found = _measured(got, want, reference)
+    if not found or found[0].moved > max(_USELESS_FROM * max(found[0].scale, plain.scale), _ROUNDING * largest):
         return plain
-    scale = max(_scale(reference), plain.scale)
-    own, eagers = _error(got, reference), _error(want, reference)
-    if eagers > max(_USELESS_FROM * scale, _ROUNDING * largest):
-        return plain
-    allowed = TIMES * max(eagers, typical * scale) + torch.finfo(want.dtype).eps * scale
-    return Difference(plain.tensor, own, allowed, scale, own, eagers)
+    candidates = [
+        Difference(
+            plain.tensor,
+            m.size,
+            TIMES * max(m.moved, typical.get(m.kind, 0.0) * m.scale) + m.rounding,
+            m.scale,
+            m.size,
+            m.moved,
+            measure=m.name,
+        )
+        for m in found
+    ]
+    return max(candidates, key=lambda d: d.severity)
 
 
-def _note(got: torch.Tensor, want: torch.Tensor) -> str:
+def _note(got: torch.Tensor, want: torch.Tensor) -> tuple[str, bool]:
+    """What makes errors pointless, and whether rounding may still explain it."""
     if got.shape != want.shape:
-        return f"shape {list(got.shape)} instead of {list(want.shape)}"
+        return f"shape {list(got.shape)} instead of {list(want.shape)}", False
     if got.dtype != want.dtype:
-        return f"type {got.dtype} instead of {want.dtype}"
+        return f"type {got.dtype} instead of {want.dtype}", False
     if not torch.equal(got.isnan(), want.isnan()):
-        return f"{int(got.isnan().sum())} NaN where eager mode has {int(want.isnan().sum())}"
+        return f"{int(got.isnan().sum())} NaN where eager mode has {int(want.isnan().sum())}", False
     if not want.is_floating_point() and not want.is_complex() and not torch.equal(got, want):
-        return f"{int((got != want).sum())} of {want.numel()} elements differ"
-    return ""
+        return f"{int((got != want).sum())} of {want.numel()} elements differ", True
+    return "", True
 
 
 def _scale(tensor: torch.Tensor) -> float:
@@ -158,10 +182,10 @@ def _error(got: torch.Tensor, want: torch.Tensor) -> float:
     """The largest difference; infinite where only one of two is infinite or not a number."""
     if not want.numel():
         return 0.0
-    g, w = got.to(_wide(want)), want.to(_wide(want))
-    same = (g == w) | (g.isnan() & w.isnan())
-    off = torch.where(same, torch.zeros((), dtype=torch.float64), (g - w).abs().double())
-    return float(off.nan_to_num(nan=float("inf"), posinf=float("inf")).max())
+    try:
+        return float(error(got, want).abs().max())
+    except Unlike:
+        return float("inf")
 
 
 def _wide(tensor: torch.Tensor) -> torch.dtype:
