@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch._refs as refs
+from torch._prims_common import suggest_memory_format
 
 from ._torch_compat import inductor_decompositions
 
@@ -78,6 +79,24 @@ def _linspace(start: Any, end: Any, steps: int, *, dtype: torch.dtype | None = N
     return prims.convert_element_type(refs.linspace(*ends, steps, dtype=torch.float64, **how), dtype)
 
 
+def _max_unpool(x: torch.Tensor, indices: torch.Tensor, output_size: list[int], *_window: Any) -> torch.Tensor:
+    """Each value at its position in the plane or volume that it is from.
+
+    PyTorch's decomposition counts positions through all planes, without a check, so that those outside of one are
+    written to another or counted from the end; eager mode refuses them.
+    """
+    inner = len(output_size)
+    outer = x.shape[:-inner]
+    result = x.new_zeros([*outer, *output_size])
+    if result.numel():
+        planes = result.reshape(*outer, -1)
+        planes = planes.scatter(-1, indices.reshape(*outer, -1), x.reshape(*outer, -1))
+        result = planes.reshape(result.shape)
+    if inner == 2 and x.dim() == 4:
+        return result.contiguous(memory_format=suggest_memory_format(x))
+    return result
+
+
 # Taken apart in another way than TorchInductor does.
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.linspace.default: _linspace,
@@ -85,6 +104,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.linspace.Tensor_Scalar: _linspace,
     aten.linspace.Scalar_Tensor: _linspace,
     aten.max_pool2d_with_indices.default: _max_pool2d,
+    aten.max_unpool2d.default: _max_unpool,
+    aten.max_unpool3d.default: _max_unpool,
     aten.split.Tensor: _split,
 }
 

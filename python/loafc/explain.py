@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ._loafc import count_text
 from .backend import CompiledGraph, backend_with
 
 
@@ -90,16 +91,15 @@ class Report:
         )
 
     def _summary(self) -> str:
-        graphs, kernels = _count(len(self.graphs), "graph"), _count(self.kernels, "kernel")
-        calls, reorderings = _count(self.extern_calls, "extern call"), _count(self.loop_reorderings, "loop reordering")
+        graphs, kernels = count_text(len(self.graphs), "graph"), count_text(self.kernels, "kernel")
+        calls, reorderings = (
+            count_text(self.extern_calls, "extern call"),
+            count_text(self.loop_reorderings, "loop reordering"),
+        )
         return f"{graphs}: {kernels}, {calls}, {reorderings}, {self.bytes_accessed} bytes accessed"
 
     def __str__(self) -> str:
         return "\n".join([self._summary(), *(f"\n== {g.name}\n{g.report.to_text()}" for g in self.graphs)])
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def explain(fn: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None, **kwargs: Any) -> Report:

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from . import _loafc, random_numbers
 from ._torch_compat import returns_alias, schema_argument_names
 from .errors import CompileError
 from .literals import DTYPES, LAYOUTS, MEMORY_FORMATS
-from .random_numbers import bernoulli
 
-# Their `out=` forms write straight into the program's memory, and the functions in `torch` parse arguments faster
-# than the dispatcher's own.
-_INTO_OUTPUT: dict[str, Callable[..., Any]] = {
-    "aten.mm.default": torch.mm,
-    "aten.addmm.default": torch.addmm,
-    "aten.bmm.default": torch.bmm,
-    "aten.baddbmm.default": torch.baddbmm,
-    "loafc.bernoulli.default": bernoulli,
-}
+
+def _into_output(name: str) -> Callable[..., Any]:
+    """The function whose ``out=`` form writes straight into the program's memory: those in ``torch`` parse arguments
+    faster than the dispatcher's own."""
+    namespace, operator, _ = name.split(".")
+    return getattr(random_numbers if namespace == "loafc" else torch, operator)
+
+
+_INTO_OUTPUT: dict[str, Callable[..., Any]] = {name: _into_output(name) for name in _loafc.INTO_OUTPUT}
 
 # Arguments whose text stands for an object.
 _NAMED_OBJECTS: dict[str, Mapping[str, Any]] = {

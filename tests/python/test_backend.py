@@ -357,9 +357,18 @@ def test_as_strided_of_a_written_part_of_a_storage_runs_in_eager_mode(fn):
         compiled(fn)(refused[3:])
 
 
+_WHOLE = {
+    "rows": lambda: torch.arange(10.0),
+    "transposed": lambda: torch.arange(12.0).view(3, 4).t(),
+    "permuted": lambda: torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
+    "channels last": lambda: torch.arange(24.0).view(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("make", _WHOLE.values(), ids=_WHOLE)
 @pytest.mark.parametrize("fn", _AS_STRIDED_OF_WRITTEN.values(), ids=_AS_STRIDED_OF_WRITTEN)
-def test_as_strided_of_a_written_storage_is_compiled(fn):
-    want, got = (torch.arange(10.0) for _ in range(2))
+def test_as_strided_of_a_written_storage_is_compiled(fn, make):
+    want, got = make(), make()
     compare(compiled(fn)(got), fn(want))
     compare(got, want)
     assert loafc.metrics.fallbacks == 0

@@ -72,6 +72,17 @@ def test_a_copy_of_a_graph_can_be_changed():
     assert str(captured.graph.graph) == before
 
 
+def test_a_graph_that_can_not_be_taken_apart_is_told():
+    (captured,) = capture(lambda x: torch.nn.functional.silu(x), torch.randn(4))
+    assert torch.ops.aten.silu.default not in [n.target for n in inductor._taken_apart(captured).graph.nodes]
+    graph = captured.graph.graph
+    for node in [n for n in graph.nodes if n.op == "call_function"]:
+        node.target, node.args = torch.ops.aten.silu.default, tuple(a for a in node.args if hasattr(a, "op"))[:1]
+    real = dataclasses.replace(captured, inputs=[torch.randn(4)])
+    with pytest.raises(ValueError, match=r"no fake tensor .*aten\.silu\.default"):
+        inductor._taken_apart(real)
+
+
 @pytest.mark.parametrize(
     ("kernels", "seconds", "wrong"),
     [(3, 0.001, []), (4, 0.001, ["kernels"]), (3, 0.002, ["fusing"]), (4, 0.002, ["kernels", "fusing"])],

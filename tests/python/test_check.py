@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -151,21 +152,55 @@ def test_gradients_that_are_zero_are_there_and_calls_without_any_have_none():
     assert none == []
 
 
-def test_a_pair_that_is_not_listed_fails_the_check_and_so_does_a_listed_one_that_passes(tmp_path, monkeypatch, capsys):
+def without_backward(gm, example_inputs):
+    """Eager mode's values, and a backward that raises: none is to be compiled."""
+
+    def backward(gm, example_inputs):
+        raise AssertionError("a backward graph was compiled")
+
+    return aot_autograd(fw_compiler=nop, bw_compiler=backward)(gm, example_inputs)
+
+
+def test_a_sample_that_eager_mode_can_not_differentiate_is_compared_without_gradients(monkeypatch):
+    # A histogram has no derivative.
+    noise = lambda x, y: torch.histc(x * y, 3) + torch.rand(3)
+    monkeypatch.setattr(operators.opinfo, "function", lambda pair: noise)
+    pair = Pair("mul", "float32")
+    outcome = operators.check_pair(pair, without_backward, 2, gradients=True)
+    assert outcome.passes and outcome.samples == 4 and outcome.gradients == 0, outcome.failures
+    outcome = operators.check_pair(pair, wrong, 2, gradients=True)
+    assert len(outcome.failures) == 4
+
+
+def outcome_of(operator, failures=(), **settings):
+    return operators.Outcome(operator, "int64", 2, 1, 1, 0, 0.1, list(failures), **settings)
+
+
+def test_a_pair_that_is_not_listed_fails_the_check_and_so_does_a_listed_one_that_passes(capsys):
+    fails = outcome_of("add", [operators.Failure("0", "wrong")])
+    passes = [outcome_of(f"op{k}") for k in range(99)]
+    assert operators._conclude([fails, *passes], {}, complete=True) == 1
+    assert "not listed in known_failures.json: add int64" in capsys.readouterr().out
+    known = {"add int64": {"reason": "it is so"}}
+    assert operators._conclude([fails, *passes], known, complete=True) == 0
+    assert operators._conclude(passes, known, complete=True) == 0
+    known = {"op3 int64": {"reason": "it is so"}}
+    assert operators._conclude(passes, known, complete=True) == 1
+    assert operators._conclude(passes, known, complete=False) == 0
+
+
+def test_known_failures_and_outcomes_to_resume_are_those_of_the_kind_of_run(tmp_path, monkeypatch, capsys):
     known = tmp_path / "known.json"
+    known.write_text(json.dumps({"forward": {"a f": {}}, "gradients": {"a g": {}}}))
     monkeypatch.setattr(operators, "KNOWN_FAILURES", known)
-    failure = operators.Failure("0", "wrong")
-    fails = operators.Outcome("add", "int64", 2, 1, 1, 0, 0.1, [failure])
-    passes = [operators.Outcome(f"op{k}", "int64", 2, 1, 1, 0, 0.1, []) for k in range(99)]
-    known.write_text("{}")
-    assert operators._conclude([fails, *passes], complete=True) == 1
-    assert "not listed in known.json: add int64" in capsys.readouterr().out
-    known.write_text(json.dumps({"add int64": {"reason": "it is so"}}))
-    assert operators._conclude([fails, *passes], complete=True) == 0
-    assert operators._conclude(passes, complete=True) == 0
-    known.write_text(json.dumps({"op3 int64": {"reason": "it is so"}}))
-    assert operators._conclude(passes, complete=True) == 1
-    assert operators._conclude(passes, complete=False) == 0
+    assert [list(operators._known_failures(g)) for g in (False, True)] == [["a f"], ["a g"]]
+    done = [outcome_of("all"), outcome_of("some", most=2), outcome_of("both", backward=True)]
+    lines = tmp_path / "done.json"
+    lines.write_text("".join(json.dumps(dataclasses.asdict(o)) + "\n" for o in done))
+    for outcome in done:
+        found = operators._finished(lines, outcome.backward, outcome.most)
+        assert found == {outcome.pair: outcome}
+        assert "2 outcomes" in capsys.readouterr().err
 
 
 def act(task):

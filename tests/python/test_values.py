@@ -464,10 +464,14 @@ _OUT_OF_RANGE = {
     "take": lambda x, i: x.take(i),
     "embedding": lambda x, i: F.embedding(i, x[:, None]),
     "nll_loss": lambda x, i: F.nll_loss(x[:, None].expand(3, 4), i),
+    # Two planes of three elements: a position beyond the first one is none of the second's.
+    "max_unpool1d": lambda x, i: F.max_unpool1d(x.expand(2, 3), i.expand(2, 3), 1),
+    "max_unpool2d": lambda x, i: F.max_unpool2d(x.expand(2, 1, 3), i.expand(2, 1, 3), 1),
+    "max_unpool3d": lambda x, i: F.max_unpool3d(x.expand(2, 1, 1, 3), i.expand(2, 1, 1, 3), 1),
 }
 
 
-@pytest.mark.parametrize("position", [-9, -1, 7])
+@pytest.mark.parametrize("position", [-9, -1, 4, 7])
 @pytest.mark.parametrize("fn", _OUT_OF_RANGE.values(), ids=_OUT_OF_RANGE)
 def test_positions_out_of_range_raise_what_eager_mode_raises(fn, position):
     x, i = torch.randn(3), torch.tensor([0, position, 1])

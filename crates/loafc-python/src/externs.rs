@@ -344,15 +344,17 @@ impl Template {
     }
 }
 
-/// Whether the result of this operator is written to where it is told: products of matrices of the types that their
-/// `out=` forms take, and what loafc draws itself.
+/// Operators whose result is written to where they are told, by an argument `out`: products of matrices, and what loafc
+/// draws itself. The functions behind them are in `loafc.externs`.
+pub const INTO_OUTPUT: [&str; 5] = [
+    "aten.mm.default",
+    "aten.addmm.default",
+    "aten.bmm.default",
+    "aten.baddbmm.default",
+    "loafc.bernoulli.default",
+];
+
+/// Whether the result of this call is written to where it is told.
 pub fn writes_results(call: &ExternCall) -> bool {
-    matches!(
-        &*call.op,
-        "aten.mm.default"
-            | "aten.addmm.default"
-            | "aten.bmm.default"
-            | "aten.baddbmm.default"
-            | "loafc.bernoulli.default"
-    ) && call.results.len() == 1
+    INTO_OUTPUT.contains(&&*call.op) && call.results.len() == 1
 }

@@ -103,6 +103,12 @@ fn draw_events(
     Ok(())
 }
 
+/// A number of things for people: `1 kernel`, `2 kernels`.
+#[pyfunction]
+fn count_text(count: usize, thing: &str) -> String {
+    loafc::count_text(count, thing)
+}
+
 /// # Safety
 /// So many bytes must be there, and used by nobody else.
 unsafe fn bytes_at<'a>(address: usize, count: usize) -> &'a mut [u8] {
@@ -117,9 +123,11 @@ unsafe fn bytes_at<'a>(address: usize, count: usize) -> &'a mut [u8] {
 #[pymodule]
 fn _loafc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("INTO_OUTPUT", externs::INTO_OUTPUT)?;
     module.add_class::<Options>()?;
     module.add_class::<Program>()?;
     module.add_class::<Report>()?;
+    module.add_function(wrap_pyfunction!(count_text, module)?)?;
     module.add_function(wrap_pyfunction!(draw_events, module)?)?;
     module.add_function(wrap_pyfunction!(compile, module)?)
 }

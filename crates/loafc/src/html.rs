@@ -255,7 +255,7 @@ fn kernel_box(number: usize, kernel: &KernelReport, log: &DecisionLog) -> Markup
     let fusions = log.kernels.get(number).map_or(0, |k| k.steps.len().saturating_sub(1));
     html! {
         div.kernel id=(format!("kernel{number}")) {
-            h3 { (number) " " code { (kernel.name) } small { " " (fusions) " fusions" } }
+            h3 { (number) " " code { (kernel.name) } small { " " (count_text(fusions, "fusion")) } }
             p { "over " code { (kernel.outer) } ", " (count_text(kernel.stages, "stage")) ", " (bytes_text(kernel.bytes)) }
             ol {
                 @for member in &kernel.members {

@@ -36,6 +36,6 @@ pub use loafc_runtime as runtime;
 pub use options::{CacheFolder, OptionError, OptionInfo, Options};
 pub use program::{Program, ProgramError, Value};
 pub use report::{
-    BufferTraffic, CodeOrigins, CompileSeconds, ExternReport, KernelReport, MemberReport, Report,
+    BufferTraffic, CodeOrigins, CompileSeconds, ExternReport, KernelReport, MemberReport, Report, count_text,
 };
 pub use tensor::{Element, Tensor, TensorError};

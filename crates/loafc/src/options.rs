@@ -78,7 +78,7 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// There is no option of this name.
-    #[error("unknown option `{name}`{}; known options are {}", suggestion(.name), known_names())]
+    #[error("unknown option `{name}`{}; known options are {}", suggestion(.name, TABLE.iter().map(|o| o.name)), known_names())]
     Unknown {
         /// What was asked for.
         name: String,
@@ -213,7 +213,11 @@ fn warning_of(names: impl Iterator<Item = String>) -> Option<String> {
     }
     unknown.sort_unstable();
     let known: Vec<String> = TABLE.iter().map(variable_of).chain(["LOAFC_DEBUG".to_owned()]).collect();
-    Some(format!("nothing reads {} of the environment; known are {}", unknown.join(", "), known.join(", ")))
+    let told: Vec<String> = unknown
+        .iter()
+        .map(|name| format!("{name}{}", suggestion(name, known.iter().map(String::as_str))))
+        .collect();
+    Some(format!("nothing reads {} of the environment; known are {}", told.join("; "), known.join(", ")))
 }
 
 fn known_names() -> String {
@@ -221,9 +225,8 @@ fn known_names() -> String {
 }
 
 /// `, did you mean …?` for a name that is close to a known one.
-fn suggestion(name: &str) -> String {
-    let distance = |o: &OptionInfo| (edit_distance(name, o.name), o.name);
-    match TABLE.iter().map(distance).min() {
+fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    match known.map(|known| (edit_distance(name, known), known)).min() {
         Some((distance, known)) if distance <= known.len() / 3 => format!(", did you mean `{known}`?"),
         _ => String::new(),
     }
@@ -386,7 +389,9 @@ mod tests {
         let warning = |names: &[&str]| warning_of(names.iter().map(|n| (*n).to_owned()));
         assert_eq!(warning(&["PATH", "LOAFC_DEBUG", "LOAFC_THREADS", "loafc_x"]), None);
         let message = warning(&["LOAFC_ZZZ", "LOAFC_THREAD"]).unwrap();
-        assert!(message.starts_with("nothing reads LOAFC_THREAD, LOAFC_ZZZ of the environment"), "{message}");
+        let told =
+            "nothing reads LOAFC_THREAD, did you mean `LOAFC_THREADS`?; LOAFC_ZZZ of the environment; known";
+        assert!(message.starts_with(told), "{message}");
         assert!(message.contains("LOAFC_THREADS") && message.ends_with("LOAFC_DEBUG"), "{message}");
     }
 

@@ -275,7 +275,7 @@ fn write_traffic(text: &mut String, verb: &str, buffers: &[BufferTraffic]) -> st
 }
 
 /// A number of things for people: `1 kernel`, `2 kernels`.
-pub(crate) fn count_text(count: usize, thing: &str) -> String {
+pub fn count_text(count: usize, thing: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {thing}{plural}")
 }

@@ -245,6 +245,14 @@ fn the_report_counts_and_names_what_runs() {
 }
 
 #[test]
+fn the_page_says_one_fusion_and_no_fusions() {
+    let html = |body: &str| compile(&format!("graph @g(%x: f32[64, 64]) {{ {body} }}")).report().to_html();
+    let one = html("%y = aten.exp.default(%x) %s = aten.sum.dim_IntList(%x, [1]) return %y, %s");
+    assert!(one.contains("1 fusion<") && !one.contains("1 fusions"), "{one}");
+    assert!(html("%y = aten.exp.default(%x) return %y").contains("0 fusions<"));
+}
+
+#[test]
 fn debug_files_are_written_where_asked() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("debug");
     let mut options = Options::default();

@@ -150,12 +150,19 @@ def _compile(captured: Captured) -> None:
 
 
 def _taken_apart(captured: Captured) -> GraphModule:
-    """A copy of the graph without operators that TorchInductor takes apart; some of them loafc keeps whole."""
+    """A copy of the graph without operators that TorchInductor takes apart; some of them loafc keeps whole.
+
+    Raises:
+        ValueError: There are some, but no fake tensor among the graph's inputs that they could be traced with.
+    """
     graph = captured.copy()
     rules = inductor_decompositions()
     table = {n.target: rules[n.target] for n in graph.graph.nodes if n.op == "call_function" and n.target in rules}
-    mode = detect_fake_mode(captured.inputs)
-    if not table or mode is None:
+    if not table:
         return graph
+    mode = detect_fake_mode(captured.inputs)
+    if mode is None:
+        names = ", ".join(sorted(map(str, table)))
+        raise ValueError(f"the {captured.kind} graph has no fake tensor as an input to take {names} apart with")
     with mode:
         return make_fx(Interpreter(graph).run, decomposition_table=table)(*captured.inputs)

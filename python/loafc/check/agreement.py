@@ -30,11 +30,12 @@ def disagreement(got: Any, want: Any, truth: Callable[[], Any], values: bool = T
     true_leaves: list[Any] | None = None
     for position, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
         problem = _layout(g, w)
-        if problem is None and values and not _close(g, w):
-            if true_leaves is None:
+        if problem is None and values:
+            problem = _difference(g, w)
+            if problem is not None and true_leaves is None:
                 true_leaves = _leaves_of(truth, len(want_leaves))
-            if not _as_true(g, w, true_leaves[position]):
-                problem = _difference(g, w)
+            if problem is not None and _as_true(g, w, true_leaves[position]):
+                problem = None
         if problem is not None:
             return problem if len(want_leaves) == 1 else f"result {position}: {problem}"
     return None
@@ -61,14 +62,14 @@ def _strides(tensor: torch.Tensor) -> list[int]:
     return [s for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
 
-def _close(got: Any, want: Any) -> bool:
+def _difference(got: Any, want: Any) -> str | None:
     if not isinstance(want, (torch.Tensor, int, float, complex)):
-        return bool(got == want)
+        return None if got == want else f"{got!r} instead of {want!r}"
     try:
         torch.testing.assert_close(got, want, equal_nan=True, check_stride=False)
-    except AssertionError:
-        return False
-    return True
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _leaves_of(truth: Callable[[], Any], count: int) -> list[Any]:
@@ -99,13 +100,3 @@ def _as_true(got: Any, want: Any, true: Any) -> bool:
     rtol, atol = default_tolerances(dtype)
     allowed = (atol + rtol * true.abs()).clamp(min=_TIMES_EAGER * (want - true).abs().max())
     return bool(((got - true).abs() <= allowed).all())
-
-
-def _difference(got: Any, want: Any) -> str:
-    if not isinstance(want, (torch.Tensor, int, float, complex)):
-        return f"{got!r} instead of {want!r}"
-    try:
-        torch.testing.assert_close(got, want, equal_nan=True, check_stride=False)
-    except AssertionError as error:
-        return " ".join(str(error).split())
-    return ""

@@ -30,8 +30,9 @@ SECONDS = 1800
 # What ends the check with status 1.
 FAILURES = ("different", "fallback", "error", "crash")
 
-# In float64, errors are at most this part of what is allowed: those of float32 are far larger.
-_EXACT = 1e-3
+# In float64, errors are at most this part of what is allowed. What a program itself computes in float32 is rounded even
+# there; a mistake that is larger than allowed in the model's own type is as large in float64.
+_EXACT = 0.05
 
 # The types that are more precise, best first.
 _BETTER = {"fp32": ("fp64",), "bf16": ("fp64", "fp32"), "fp64": ()}

@@ -3,8 +3,8 @@
 Every pair of an operator and an element type that the database has for the CPU runs in eager mode and compiled, with
 all of its sample arguments, each also laid out with gaps. A pair passes when all results, and all arguments after
 the call, agree; with ``--gradients``, when the gradients of the pairs that can be differentiated do as well. Pairs that
-don't are listed in ``known_failures.json`` with the reason; status 1 tells that a pair fails that is not listed, or
-that a listed one passes.
+don't are listed in ``known_failures.json`` with the reason, for each kind of run; status 1 tells that a pair fails that
+is not listed, or that a listed one passes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,9 @@ class Outcome:
     failures: list[Failure]
     # Gradients that eager mode has for the samples: as many were compared.
     gradients: int = 0
+    # What was asked for: gradients too, and so many samples at most.
+    backward: bool = False
+    most: int | None = None
 
     @property
     def pair(self) -> Pair:
@@ -97,7 +100,8 @@ class Case:
     # The arguments after the call.
     after: Sample
     result: Any
-    gradients: list[torch.Tensor]
+    # None where it isn't differentiated.
+    gradients: list[torch.Tensor] | None
 
 
 def check_pair(pair: Pair, backend: str, most: int | None, gradients: bool = False) -> Outcome:
@@ -117,12 +121,12 @@ def check_pair(pair: Pair, backend: str, most: int | None, gradients: bool = Fal
             whole = partial(torch_compiled, backend=backend)
             together = whole if backend != "loafc" or (first and not gradients) else _aot_compiled
             cases = _cases(pair, some, gradients)
-            compared += sum(len(case.gradients) for case in cases)
-            found = _check_together(pair, cases, together, gradients)
+            compared += sum(len(case.gradients or []) for case in cases)
+            found = _check(pair, cases, together)
             if found:
                 # One that raises hides the others, and what Dynamo leaves to eager mode AOTAutograd may refuse.
                 alone = (_cases(pair, [sample], gradients) for sample in some)
-                found = [failure for case in alone for failure in _check_together(pair, case, whole, gradients)]
+                found = [failure for case in alone for failure in _check(pair, case, whole)]
             failures += found
     return Outcome(
         operator=pair.operator,
@@ -134,6 +138,8 @@ def check_pair(pair: Pair, backend: str, most: int | None, gradients: bool = Fal
         seconds=time.perf_counter() - start,
         failures=failures,
         gradients=compared,
+        backward=gradients,
+        most=most,
     )
 
 
@@ -177,15 +183,22 @@ def _cases(pair: Pair, samples: Sequence[Sample], gradients: bool) -> list[Case]
     return [case for sample in samples if (case := _eager(function, sample, gradients)) is not None]
 
 
-def _check_together(pair: Pair, cases: Sequence[Case], compile_all: Compile, gradients: bool) -> list[Failure]:
+def _check(pair: Pair, cases: Sequence[Case], compile_all: Compile) -> list[Failure]:
+    """What differs, once those that are differentiated and those that aren't were each compiled together."""
+    forward = [case for case in cases if case.gradients is None]
+    both = [case for case in cases if case.gradients is not None]
+    return [failure for some in (forward, both) for failure in _check_together(pair, some, compile_all)]
+
+
+def _check_together(pair: Pair, cases: Sequence[Case], compile_all: Compile) -> list[Failure]:
     if not cases:
         return []
-    function = opinfo.function(pair)
+    function, gradients = opinfo.function(pair), cases[0].gradients is not None
     copies = [case.sample.copy() for case in cases]
     torch.manual_seed(opinfo.SEED)
     try:
         results = compile_all(function, [(tuple(c.args), c.kwargs) for c in copies])()
-        found = _gradients(copies, results) if gradients else [[] for _ in cases]
+        found = _gradients(copies, results) if gradients else [None for _ in cases]
     except KeyboardInterrupt:
         raise
     # A panic in the compiler is no Exception.
@@ -203,13 +216,24 @@ def _check_together(pair: Pair, cases: Sequence[Case], compile_all: Compile, gra
 
 
 def _eager(function: Callable[..., Any], sample: Sample, gradients: bool) -> Case | None:
-    """Eager mode's result; None where it refuses the arguments."""
-    after = sample.copy()
+    """Eager mode's result; None where it refuses the arguments, and without gradients where it has none of them."""
+    after, before = sample.copy(), torch.get_rng_state()
     try:
         result = function(*after.args, **after.kwargs)
-        return Case(sample, after, result, _gradients([after], [result])[0] if gradients else [])
     except Exception:
         return None
+    if not gradients:
+        return Case(sample, after, result, None)
+    try:
+        return Case(sample, after, result, _gradients([after], [result])[0])
+    except Exception:
+        # The result is compared even so, drawn from the same random numbers.
+        torch.set_rng_state(before)
+        return _eager(function, sample.map(_detached), gradients=False)
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _gradients(samples: Sequence[Sample], results: Sequence[Any]) -> list[list[torch.Tensor]]:
@@ -227,7 +251,7 @@ def _truth(function: Callable[..., Any], sample: Sample, gradients: bool) -> Any
     """The result, its gradients and the arguments after the call, in f64."""
     wide = sample.copy().map(_widened)
     result = function(*wide.args, **wide.kwargs)
-    return result, _gradients([wide], [result])[0] if gradients else [], wide.args, wide.kwargs
+    return result, _gradients([wide], [result])[0] if gradients else None, wide.args, wide.kwargs
 
 
 def _widened(leaf: Any) -> Any:
@@ -247,7 +271,8 @@ def outcomes(
     failing = 0
     for done, (pair, result) in enumerate(run_all(pairs, work, processes, _SECONDS_PER_PAIR), 1):
         if isinstance(result, Lost):
-            result = Outcome(pair.operator, pair.dtype, 0, 0, 0, 0, 0.0, [Failure("", result.reason)])
+            lost = [Failure("", result.reason)]
+            result = Outcome(pair.operator, pair.dtype, 0, 0, 0, 0, 0.0, lost, backward=gradients, most=most)
         failing += not result.passes
         yield result
         if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
@@ -275,7 +300,7 @@ def main(args: list[str]) -> int:
         print("\n".join(map(str, pairs)))
         return 0
     samples = _SAMPLES_OF_SUBSET if options.subset and options.samples is None else options.samples
-    done = _finished(options.resume) if options.resume else {}
+    done = _finished(options.resume, options.gradients, samples) if options.resume else {}
     results = [done[p] for p in pairs if p in done]
     run = partial(outcomes, most=samples, processes=options.processes, gradients=options.gradients)
     with open(options.json or os.devnull, "w") as lines:
@@ -291,7 +316,7 @@ def main(args: list[str]) -> int:
         print(f"the failing pairs with the backend {options.compare}:")
         for outcome in run(failing, options.compare):
             print(f"{outcome.pair} passes" if outcome.passes else _line(outcome), flush=True)
-    return _conclude(results, complete=samples is None)
+    return _conclude(results, _known_failures(options.gradients), complete=samples is None)
 
 
 def _subset() -> list[Pair]:
@@ -332,13 +357,24 @@ def _selected(pair: Pair, options: argparse.Namespace) -> bool:
     )
 
 
-def _finished(path: Path) -> dict[Pair, Outcome]:
-    finished = {}
+def _finished(path: Path, gradients: bool, most: int | None) -> dict[Pair, Outcome]:
+    """The outcomes in a file that a run with these settings would have as well."""
+    finished, others = {}, 0
     for line in path.read_text().splitlines():
         fields = json.loads(line)
         fields["failures"] = [Failure(**f) for f in fields["failures"]]
-        finished[Pair(fields["operator"], fields["dtype"])] = Outcome(**fields)
+        outcome = Outcome(**fields)
+        if (outcome.backward, outcome.most) == (gradients, most):
+            finished[outcome.pair] = outcome
+        else:
+            others += 1
+    if others:
+        print(f"{others} outcomes in {path} are of runs with other settings, and run again", file=sys.stderr)
     return finished
+
+
+def _known_failures(gradients: bool) -> dict[str, Any]:
+    return json.loads(KNOWN_FAILURES.read_text())["gradients" if gradients else "forward"]
 
 
 def _line(outcome: Outcome) -> str:
@@ -346,9 +382,8 @@ def _line(outcome: Outcome) -> str:
     return f"{outcome.pair}: {len(outcome.failures)} of {outcome.samples} fail; {first.sample}: {first.problem[:300]}"
 
 
-def _conclude(results: Sequence[Outcome], complete: bool) -> int:
+def _conclude(results: Sequence[Outcome], known: Mapping[str, Any], complete: bool) -> int:
     """Prints what was counted; the exit status. A listed pair may pass where not all samples ran."""
-    known = json.loads(KNOWN_FAILURES.read_text())
     new = [r for r in results if not r.passes and str(r.pair) not in known]
     mended = [r for r in results if complete and r.passes and str(r.pair) in known]
     for outcome in new:
