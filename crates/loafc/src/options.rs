@@ -78,7 +78,7 @@ impl Default for Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// There is no option of this name.
-    #[error("unknown option `{name}`{}; known options are {}", suggestion(.name, TABLE.iter().map(|o| o.name)), known_names())]
+    #[error("unknown option `{name}`{}; known options are {}", suggestion(.name), known_names())]
     Unknown {
         /// What was asked for.
         name: String,
@@ -213,11 +213,12 @@ fn warning_of(names: impl Iterator<Item = String>) -> Option<String> {
     }
     unknown.sort_unstable();
     let known: Vec<String> = TABLE.iter().map(variable_of).chain(["LOAFC_DEBUG".to_owned()]).collect();
-    let told: Vec<String> = unknown
-        .iter()
-        .map(|name| format!("{name}{}", suggestion(name, known.iter().map(String::as_str))))
-        .collect();
-    Some(format!("nothing reads {} of the environment; known are {}", told.join("; "), known.join(", ")))
+    let close: Vec<&str> =
+        unknown.iter().filter_map(|name| closest(name, known.iter().map(String::as_str))).collect();
+    let hint =
+        if close.is_empty() { String::new() } else { format!(" (did you mean {}?)", close.join(", ")) };
+    let (unknown, known) = (unknown.join(", "), known.join(", "));
+    Some(format!("nothing reads {unknown} of the environment{hint}; known are {known}"))
 }
 
 fn known_names() -> String {
@@ -225,11 +226,15 @@ fn known_names() -> String {
 }
 
 /// `, did you mean …?` for a name that is close to a known one.
-fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    match known.map(|known| (edit_distance(name, known), known)).min() {
-        Some((distance, known)) if distance <= known.len() / 3 => format!(", did you mean `{known}`?"),
-        _ => String::new(),
-    }
+fn suggestion(name: &str) -> String {
+    closest(name, TABLE.iter().map(|option| option.name))
+        .map_or_else(String::new, |known| format!(", did you mean `{known}`?"))
+}
+
+/// The known name that most likely was meant, if any is close.
+fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, known) = known.map(|known| (edit_distance(name, known), known)).min()?;
+    (distance <= known.len() / 3).then_some(known)
 }
 
 /// Fewest characters to insert, remove or replace to get from one text to the other.
@@ -390,7 +395,7 @@ mod tests {
         assert_eq!(warning(&["PATH", "LOAFC_DEBUG", "LOAFC_THREADS", "loafc_x"]), None);
         let message = warning(&["LOAFC_ZZZ", "LOAFC_THREAD"]).unwrap();
         let told =
-            "nothing reads LOAFC_THREAD, did you mean `LOAFC_THREADS`?; LOAFC_ZZZ of the environment; known";
+            "nothing reads LOAFC_THREAD, LOAFC_ZZZ of the environment (did you mean LOAFC_THREADS?); known";
         assert!(message.starts_with(told), "{message}");
         assert!(message.contains("LOAFC_THREADS") && message.ends_with("LOAFC_DEBUG"), "{message}");
     }
