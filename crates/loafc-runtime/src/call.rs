@@ -77,7 +77,7 @@ pub(crate) unsafe fn run(
                 // SAFETY: the plan gives each buffer of the kernel a place that is large enough.
                 unsafe { run_kernel(kernel, phases, &state.args, sizes, scratch, team)? };
             }
-            (LinkedStep::Extern { step, call, scan }, PlannedKind::Extern { tensors, results }) => {
+            (LinkedStep::Extern { step, call, native }, PlannedKind::Extern { tensors, results }) => {
                 let tensors = tensor_refs(tensors, state);
                 let results_at = result_specs(plan, results, state);
                 let invocation = Invocation {
@@ -87,13 +87,11 @@ pub(crate) unsafe fn run(
                     results: &results_at,
                     sizes: &plan.symbols,
                 };
-                let made = match (scan, &*results_at) {
-                    (Some(scan), [Some(result)]) => {
-                        // SAFETY: the plan gives operand and result places that are large enough.
-                        unsafe { scan.run(&tensors, result, team) };
-                        vec![ResultMemory::Written]
-                    }
-                    _ => externs.call(&invocation)?,
+                let made = match native {
+                    // SAFETY: the plan gives operands and results places that are large enough.
+                    Some(native) => unsafe { native.run(&tensors, &results_at, team) }
+                        .map_err(|reason| ExternError::new(&call.op, reason))?,
+                    None => externs.call(&invocation)?,
                 };
                 accept_results(&invocation, results, made, state)?;
             }

@@ -274,7 +274,7 @@ fn product(writes: bool, returns_product: bool) -> Executable {
         origin: None,
     };
     let steps = vec![
-        LinkedStep::Extern { step: StepId(5), call, scan: None },
+        LinkedStep::Extern { step: StepId(5), call, native: None },
         kernel(add_size, &[1, 2], &[four], four),
     ];
     Executable::link(vec![input("x", &shape)], &program, steps, &[], &|_| writes).unwrap()

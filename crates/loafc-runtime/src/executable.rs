@@ -18,8 +18,8 @@ use crate::error::{LinkError, RunError};
 use crate::externs::{Externs, WritesResults};
 use crate::in_place;
 use crate::inputs::{Bindings, InputSpec, check_kinds, check_layouts};
+use crate::native::Native;
 use crate::plan::Owner;
-use crate::scan::Scan;
 use crate::threads::Team;
 use crate::value::{InputValue, OutputValue};
 
@@ -57,7 +57,7 @@ pub(crate) enum LinkedStep {
     Extern {
         step: StepId,
         call: ExternCall,
-        scan: Option<Scan>,
+        native: Option<Native>,
     },
 }
 
@@ -277,7 +277,7 @@ fn written_by(kernel: &KernelUse) -> Vec<usize> {
 fn link_extern(program: &NestProgram, step: StepId) -> Result<LinkedStep, LinkError> {
     match program.steps.get(step.0 as usize) {
         Some(ProgramStep::Extern(call)) => {
-            Ok(LinkedStep::Extern { step, call: call.clone(), scan: Scan::of(call, program) })
+            Ok(LinkedStep::Extern { step, call: call.clone(), native: Native::of(call, program) })
         }
         _ => Err(LinkError::NotExtern(step.0)),
     }
@@ -310,7 +310,7 @@ fn link_buffers(
         }
     }
     for (position, step) in steps.iter().enumerate() {
-        if let LinkedStep::Extern { call, scan: None, .. } = step
+        if let LinkedStep::Extern { call, native: None, .. } = step
             && !writes_results(call)
         {
             for view in call.results.iter().flatten() {

@@ -47,8 +47,14 @@ impl Scan {
     ///
     /// # Safety
     /// All elements of the operand must be there, and memory for all of the result.
-    pub(crate) unsafe fn run(&self, tensors: &[TensorRef<'_>], result: &ResultSpec<'_>, team: &dyn Team) {
-        let (x, Some(to)) = (&tensors[self.operand], result.ptr) else { return };
+    pub(crate) unsafe fn run(
+        &self,
+        tensors: &[TensorRef<'_>],
+        results: &[Option<ResultSpec<'_>>],
+        team: &dyn Team,
+    ) {
+        let (x, Some(Some(result))) = (&tensors[self.operand], results.first()) else { return };
+        let Some(to) = result.ptr else { return };
         let lines = Lines::of(x, result, self.dim);
         // SAFETY: the caller's promise; the element type is the operand's and the result's.
         unsafe {
@@ -263,7 +269,7 @@ mod tests {
         let result = ResultSpec { dtype: DType::I64, shape, strides, ptr };
         let scan = Scan { operand: 0, dim, dtype: DType::I64 };
         // SAFETY: data and result have as many elements as the shape says.
-        unsafe { scan.run(&[x], &result, team) };
+        unsafe { scan.run(&[x], &[Some(result)], team) };
         out
     }
 
@@ -322,7 +328,7 @@ mod tests {
         let ptr = Some(out.as_mut_ptr().cast());
         let result = ResultSpec { dtype: DType::F32, shape: &shape, strides: &[1], ptr };
         // SAFETY: data and result have as many elements as the shape says.
-        unsafe { Scan { operand: 0, dim: 0, dtype: DType::F32 }.run(&[x], &result, &Serial) };
+        unsafe { Scan { operand: 0, dim: 0, dtype: DType::F32 }.run(&[x], &[Some(result)], &Serial) };
         assert_eq!(out[data.len() - 1], (f64::from(0.1f32) * data.len() as f64) as f32);
     }
 }
