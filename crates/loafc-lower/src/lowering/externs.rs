@@ -12,17 +12,49 @@ use crate::view::storage_len;
 
 use super::{Lowering, Refusal};
 
+/// What an argument of a call into a library is instead of the graph's.
+pub(crate) enum Replaced {
+    Arg(Arg),
+    Tensor(TensorView),
+}
+
 /// Draws truth values with the probability that is its argument, in the order of memory.
 const DRAW_EVENTS: &str = "loafc.bernoulli.default";
 
 impl<'g> Lowering<'g> {
     pub(super) fn extern_call(&mut self, node: &'g Node) -> Result<(), LowerError> {
+        let types: Vec<Option<TensorType>> =
+            (0..node.results.len()).map(|k| self.result(k).cloned()).collect();
+        let made = self.extern_with(&[], &types)?;
+        for (id, expr) in node.results.iter().zip(made) {
+            let (Some(id), Some(expr)) = (id, expr) else { continue };
+            let Some(ty) = self.graph.tensor_type(*id) else { continue };
+            self.bind(*id, expr, ty);
+        }
+        Ok(())
+    }
+
+    /// The current call by a library, with the arguments at some positions replaced. It makes results of these types,
+    /// whose strides may be other than the graph's; where there is none, it doesn't make the result.
+    pub(crate) fn extern_with(
+        &mut self,
+        replaced: &[(usize, Replaced)],
+        types: &[Option<TensorType>],
+    ) -> Result<Vec<Option<ExprId>>, LowerError> {
+        let node = self.node();
         let written = analysis::written(node);
         let mut tensors: Vec<TensorView> = Vec::new();
         let mut positions = FxHashMap::default();
         let mut args = Vec::new();
-        for arg in &node.args {
-            args.push(self.extern_argument(arg, &mut tensors, &mut positions)?);
+        for (k, arg) in node.args.iter().enumerate() {
+            args.push(match replaced.iter().find(|(position, _)| *position == k) {
+                Some((_, Replaced::Arg(other))) => other.clone(),
+                Some((_, Replaced::Tensor(view))) => {
+                    tensors.push(view.clone());
+                    Arg::Value(TensorId(tensors.len() as u32 - 1))
+                }
+                None => self.extern_argument(arg, &mut tensors, &mut positions)?,
+            });
         }
         let mut kwargs = Vec::new();
         for (name, arg) in &node.kwargs {
@@ -35,29 +67,25 @@ impl<'g> Lowering<'g> {
                 mutates.push(*at);
             }
         }
-        let mut results = Vec::new();
-        for result in &node.results {
-            results.push(match result {
-                Some(id) => self.extern_result(*id),
-                None => None,
-            });
-        }
+        let results: Vec<Option<TensorView>> = types
+            .iter()
+            .enumerate()
+            .map(|(k, ty)| ty.as_ref().map(|ty| self.new_buffer(self.result_name(k), ty)))
+            .collect();
         self.program.steps.push(Step::Extern(ExternCall {
             op: node.op.clone(),
             args,
             kwargs,
             tensors,
-            results: results.iter().map(|r| r.as_ref().map(|r| r.1.clone())).collect(),
+            results: results.clone(),
             mutates,
             ordered: analysis::is_ordered(&node.op),
             origin: node.origin.clone(),
         }));
-        for (id, view) in results.into_iter().flatten() {
-            let Some(ty) = self.graph.tensor_type(id) else { continue };
-            let expr = self.make(Expr::Load(view), ty.dtype, &ty.shape);
-            self.bind(id, expr, ty);
-        }
-        Ok(())
+        let load = |cx: &mut Self, (view, ty): (TensorView, &TensorType)| {
+            cx.make(Expr::Load(view), ty.dtype, &ty.shape)
+        };
+        Ok(results.into_iter().zip(types).map(|(view, ty)| Some(load(self, (view?, ty.as_ref()?)))).collect())
     }
 
     /// A tensor of truth values, each drawn from PyTorch's generator with this probability, as result `k` of the
@@ -83,12 +111,6 @@ impl<'g> Lowering<'g> {
             origin: self.node().origin.clone(),
         }));
         Ok(self.make(Expr::Load(view), ty.dtype, &ty.shape))
-    }
-
-    pub(super) fn extern_result(&mut self, id: TensorId) -> Option<(TensorId, TensorView)> {
-        let ty = self.graph.tensor_type(id)?;
-        let view = self.new_buffer(self.graph.value(id).name.clone(), ty);
-        Some((id, view))
     }
 
     pub(super) fn extern_argument(

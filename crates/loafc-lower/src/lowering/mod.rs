@@ -11,7 +11,7 @@ mod writes;
 use std::sync::Arc;
 
 use loafc_ir::dtype::{DType, Scalar};
-use loafc_ir::graph::{Device, Dims, Graph, Input, Node, TensorId, TensorType};
+use loafc_ir::graph::{Arg, Device, Dims, Graph, Input, Node, TensorId, TensorType};
 use loafc_ir::index::Index;
 use loafc_ir::nest::{Buffer, BufferId, BufferSource, NestProgram, StoreMode, TensorView};
 use loafc_ir::ops::{Call, InferError};
@@ -26,6 +26,7 @@ use crate::expr::{Arena, Coord, Expr, ExprId};
 use crate::realize::{LowerOptions, is_too_large, should_realize};
 use crate::table;
 use crate::view::{coordinate, storage_len};
+pub(crate) use externs::Replaced;
 pub(crate) use memory::{loop_coordinates, parallel_loops};
 
 /// Coordinates of a tensor as functions of a nest's loops.
@@ -212,6 +213,11 @@ impl<'g> Lowering<'g> {
             Some(id) => self.graph.value(id).name.clone(),
             None => self.default_name(self.current as u32),
         }
+    }
+
+    /// Whether the program returns a result of the current call.
+    pub(crate) fn is_returned(&self, k: usize) -> bool {
+        self.result_id(k).is_some_and(|id| self.graph.outputs.contains(&Arg::Value(id)))
     }
 
     /// Number of results of the current call, unused ones too.

@@ -2,6 +2,7 @@
 
 mod activation;
 mod cat;
+mod conv;
 mod creation;
 mod foreach;
 mod indexing;
@@ -19,6 +20,7 @@ use crate::table::Entry;
 pub(crate) static FAMILIES: &[&[Entry]] = &[
     activation::TABLE,
     cat::TABLE,
+    conv::TABLE,
     creation::TABLE,
     foreach::TABLE,
     indexing::TABLE,

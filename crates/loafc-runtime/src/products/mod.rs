@@ -1,13 +1,23 @@
-//! Products of matrices that a library is slow at because they are small: attention, and batches. Each is recognised in
-//! an extern call, for f32 on processors with vectors of 8 or 16; the library has all others.
+//! Products that a library is slow at: attention, whose matrices are small, and the gradient of a depthwise convolution's
+//! weight. Each is recognised in an extern call, for f32 on processors with vectors of 8 or 16; the library has all
+//! others.
 
+mod arguments;
 mod attention;
+mod attention_call;
+#[cfg(test)]
+mod attention_tests;
 mod call;
+mod depthwise;
+mod depthwise_call;
+#[cfg(test)]
+mod depthwise_tests;
 mod panel;
 mod scores;
 mod shape;
 #[cfg(test)]
-mod tests;
+mod test_support;
 mod vector;
+mod width;
 
 pub(crate) use call::SmallProduct;

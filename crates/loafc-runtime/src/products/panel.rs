@@ -42,7 +42,8 @@ pub(super) const fn padded<V: Vector>(columns: usize) -> usize {
     columns.next_multiple_of(width::<V>())
 }
 
-/// Packs a matrix into panels; the last one is filled up with zeros. `panels` takes `rows · padded(columns)` elements.
+/// Packs a matrix into panels for [`product`]; the last one is filled up with zeros. `panels` takes
+/// `rows · padded(columns)` elements.
 ///
 /// # Safety
 /// All elements must be there, and room in `panels`; the processor must have the vector's instructions.
@@ -57,37 +58,54 @@ pub(super) unsafe fn pack<V: Vector>(
     unsafe {
         for (p, begin) in (0..columns).step_by(width::<V>()).enumerate() {
             let panel = panels.add(p * rows * width::<V>());
-            let count = (columns - begin).min(width::<V>());
-            let part = matrix.from(0, begin);
-            if count < width::<V>() {
-                std::slice::from_raw_parts_mut(panel, rows * width::<V>()).fill(0.0);
-            }
-            if matrix.column == 1 {
-                pack_rows::<V>(part, rows, count, panel);
-            } else if matrix.row == 1 {
-                pack_columns::<V>(part, rows, count, panel);
-            } else {
-                for row in 0..rows {
-                    for column in 0..count {
-                        *panel.add(row * width::<V>() + column) = *part.from(row, column).first;
-                    }
-                }
-            }
+            pack_panel::<V, 2>(matrix.from(0, begin), rows, (columns - begin).min(width::<V>()), panel);
         }
     }
     Panels { first: panels, apart: rows * width::<V>() }
 }
 
+/// Packs `count` columns into a panel of so many vectors' width.
+///
+/// # Safety
+/// As for [`pack`]. No more columns than the panel is wide.
+#[inline(always)]
+pub(super) unsafe fn pack_panel<V: Vector, const VECTORS: usize>(
+    matrix: Matrix,
+    rows: usize,
+    count: usize,
+    panel: *mut f32,
+) {
+    let width = VECTORS * V::LANES;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count < width {
+            std::slice::from_raw_parts_mut(panel, rows * width).fill(0.0);
+        }
+        if matrix.column == 1 {
+            pack_rows::<V>(matrix, rows, (count, width), panel);
+        } else if matrix.row == 1 {
+            pack_columns(matrix, rows, (count, width), panel);
+        } else {
+            for row in 0..rows {
+                for column in 0..count {
+                    *panel.add(row * width + column) = *matrix.from(row, column).first;
+                }
+            }
+        }
+    }
+}
+
 /// A panel of a matrix whose rows lie together.
 #[inline(always)]
-unsafe fn pack_rows<V: Vector>(part: Matrix, rows: usize, count: usize, panel: *mut f32) {
+unsafe fn pack_rows<V: Vector>(part: Matrix, rows: usize, (count, width): (usize, usize), panel: *mut f32) {
     // SAFETY: as for `pack`.
     unsafe {
         for row in 0..rows {
-            let (from, to) = (part.from(row, 0).first, panel.add(row * width::<V>()));
-            if count == width::<V>() {
-                V::store(to, V::load(from));
-                V::store(to.add(V::LANES), V::load(from.add(V::LANES)));
+            let (from, to) = (part.from(row, 0).first, panel.add(row * width));
+            if count == width {
+                for k in (0..width).step_by(V::LANES) {
+                    V::store(to.add(k), V::load(from.add(k)));
+                }
             } else {
                 std::ptr::copy_nonoverlapping(from, to, count);
             }
@@ -97,20 +115,20 @@ unsafe fn pack_rows<V: Vector>(part: Matrix, rows: usize, count: usize, panel: *
 
 /// A panel of a matrix whose columns lie together: squares are transposed in registers.
 #[inline(always)]
-unsafe fn pack_columns<V: Vector>(part: Matrix, rows: usize, count: usize, panel: *mut f32) {
+unsafe fn pack_columns(part: Matrix, rows: usize, (count, width): (usize, usize), panel: *mut f32) {
     // SAFETY: as for `pack`; a square lies within both.
     unsafe {
         let squares = |n: usize| n / SIDE * SIDE;
         for column in (0..squares(count)).step_by(SIDE) {
             for row in (0..squares(rows)).step_by(SIDE) {
                 let from = part.from(row, column).first;
-                transpose(from, part.column, panel.add(row * width::<V>() + column), width::<V>());
+                transpose(from, part.column, panel.add(row * width + column), width);
             }
         }
         for column in 0..count {
             let done = if column < squares(count) { squares(rows) } else { 0 };
             for row in done..rows {
-                *panel.add(row * width::<V>() + column) = *part.from(row, column).first;
+                *panel.add(row * width + column) = *part.from(row, column).first;
             }
         }
     }

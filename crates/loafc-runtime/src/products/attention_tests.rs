@@ -1,6 +1,8 @@
 //! Attention against its definition in f64, for each width that the processor has and any number of threads.
 
-use super::call::{Attention, Width};
+use super::attention_call::Attention;
+use super::test_support::{random, widths};
+use super::width::Width;
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
 use crate::value::{ResultSpec, TensorRef};
@@ -36,21 +38,6 @@ impl Rows {
 
 fn tensor<'a>(data: &'a [f32], shape: &'a [i64], strides: &'a [i64]) -> TensorRef<'a> {
     TensorRef { ptr: data.as_ptr().cast_mut().cast(), dtype: DType::F32, shape, strides, input: None }
-}
-
-fn random(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1 << 22) as f32 - 2.0
-        })
-        .collect()
-}
-
-/// Widths that this processor has.
-fn widths() -> Vec<Width> {
-    [Width::Avx512, Width::Avx2].into_iter().filter(|w| w.is_there()).collect()
 }
 
 /// A mask with its shape; strides of 0 where the extent is 1.

@@ -1,0 +1,143 @@
+//! Which extern calls are attentions that are computed here, and how their work is shared among threads.
+
+use loafc_ir::graph::Arg;
+use loafc_ir::nest::{ExternCall, NestProgram, TensorView};
+
+use super::arguments::{is_float, keyword, tensor};
+use super::attention::{self, Head, UNIT};
+use super::shape::{Problem, head, rows};
+use super::vector::Vector;
+use super::width::{Kernel, Shared, Width, memory};
+use crate::threads::Team;
+use crate::value::{ResultSpec, TensorRef};
+
+/// Elements of a query, a key or a value at most: more would not fit the cache with a block of keys.
+const LARGEST_DIM: i64 = 256;
+
+/// An attention's operands as positions in [`ExternCall::tensors`].
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Attention {
+    pub query: usize,
+    pub key: usize,
+    pub value: usize,
+    pub mask: Option<usize>,
+    pub causal: bool,
+    pub scale: Option<f64>,
+}
+
+impl Attention {
+    /// The call, if it is one.
+    pub fn of(call: &ExternCall, program: &NestProgram) -> Option<Attention> {
+        if &*call.op != "aten._scaled_dot_product_flash_attention_for_cpu.default" {
+            return None;
+        }
+        let no_dropout = matches!(call.args.get(3), None | Some(Arg::Float(0.0)));
+        let causal = match call.args.get(4) {
+            None => false,
+            Some(Arg::Bool(causal)) => *causal,
+            Some(_) => return None,
+        };
+        let mask = match keyword(call, "attn_mask") {
+            None | Some(Arg::None) => None,
+            Some(arg) => Some(tensor(Some(arg))?),
+        };
+        let scale = match keyword(call, "scale") {
+            None | Some(Arg::None) => None,
+            Some(Arg::Float(scale)) => Some(*scale),
+            Some(_) => return None,
+        };
+        let found = Attention {
+            query: tensor(call.args.first())?,
+            key: tensor(call.args.get(1))?,
+            value: tensor(call.args.get(2))?,
+            mask,
+            causal,
+            scale,
+        };
+        let fits = no_dropout
+            && call.mutates.is_empty()
+            && mask.is_none_or(|k| is_float(program, &call.tensors[k]))
+            && found.shapes_fit(call, program)
+            && call.results.iter().flatten().all(|r| is_float(program, r))
+            && call.results.first()?.as_ref().is_none_or(|r| r.strides.last().is_some_and(|s| s.is(1)));
+        fits.then_some(found)
+    }
+
+    /// Whether the tensors' types and sizes go together whatever values size symbols have.
+    fn shapes_fit(&self, call: &ExternCall, program: &NestProgram) -> bool {
+        let [query, key, value] = [self.query, self.key, self.value].map(|k| &call.tensors[k]);
+        let short_rows = |t: &TensorView| {
+            t.shape.len() == 4
+                && is_float(program, t)
+                && t.strides[3].is(1)
+                && t.shape[3].as_const().is_some_and(|dim| (1..=LARGEST_DIM).contains(&dim))
+        };
+        let grouped = match (query.shape[1].as_const(), key.shape[1].as_const()) {
+            (Some(heads), Some(shared)) => shared > 0 && heads % shared == 0,
+            _ => query.shape[1] == key.shape[1],
+        };
+        [query, key, value].into_iter().all(short_rows)
+            && grouped
+            && query.shape[0] == key.shape[0]
+            && query.shape[3] == key.shape[3]
+            && key.shape[..3] == value.shape[..3]
+    }
+
+    /// # Safety
+    /// All elements of the operands must be there, and memory for all of the results; the processor must have this width.
+    pub(super) unsafe fn run(
+        &self,
+        width: Width,
+        tensors: &[TensorRef<'_>],
+        results: &[Option<ResultSpec<'_>>],
+        team: &dyn Team,
+    ) -> Result<(), &'static str> {
+        let (query, key, value) = (&tensors[self.query], &tensors[self.key], &tensors[self.value]);
+        let problem = Problem::of(query, key, value, self.causal, self.scale)
+            .ok_or("query, key and value have sizes that don't go together")?;
+        let mask = self.mask.map(|k| &tensors[k]);
+        let heads = |batch: usize, h: usize| {
+            let shared = problem.key_head(h);
+            Head {
+                query: head(query, batch, h),
+                key: head(key, batch, shared),
+                value: head(value, batch, shared),
+                mask: mask.map(|mask| head(mask, batch, h)),
+                result: results[0].as_ref().and_then(|r| rows(r, batch, h)),
+                logarithms: results.get(1).and_then(Option::as_ref).and_then(|r| rows(r, batch, h)),
+            }
+        };
+        let chunks = problem.queries.div_ceil(UNIT);
+        let units = problem.batch * problem.heads * chunks;
+        let part = |begin: i64, end: i64| {
+            for unit in begin as usize..end as usize {
+                let (chunk, of) = (unit % chunks, unit / chunks);
+                let head = heads(of / problem.heads, of % problem.heads);
+                let rows = (chunk * UNIT, ((chunk + 1) * UNIT).min(problem.queries));
+                // SAFETY: the caller's promise.
+                unsafe { width.run(Unit { problem: &problem, head, rows }) };
+            }
+        };
+        // SAFETY: each unit writes rows of its own.
+        let part = unsafe { Shared::new(part) };
+        let part = &part;
+        team.parallel_for(units as i64, 1, &|begin, end, _| part.get()(begin, end));
+        Ok(())
+    }
+}
+
+/// Some rows of one head.
+struct Unit<'a> {
+    problem: &'a Problem,
+    head: Head,
+    rows: (usize, usize),
+}
+
+impl Kernel for Unit<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let memory = memory(attention::scratch::<V>(self.problem));
+        // SAFETY: the caller's promise, and as much memory as a unit asks for.
+        unsafe { attention::unit::<V>(self.problem, &self.head, self.rows, memory) }
+    }
+}

@@ -1,0 +1,120 @@
+//! Runs a kernel with the widest vectors that the processor has, and gives each thread memory for what lies between.
+
+use std::cell::RefCell;
+
+use super::vector::Vector;
+#[cfg(target_arch = "x86_64")]
+use super::vector::{Avx2, Avx512};
+
+/// Vectors of the processor.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(super) enum Width {
+    Avx512,
+    Avx2,
+}
+
+/// What is compiled for each width.
+pub(super) trait Kernel {
+    /// Has to be inlined, as everything that it calls with vectors: only the function that calls it may use the
+    /// processor's instructions for them.
+    ///
+    /// # Safety
+    /// The processor must have the vector's instructions; else as the kernel says.
+    unsafe fn run<V: Vector>(self);
+}
+
+impl Width {
+    /// The widest that the processor has.
+    pub fn of_processor() -> Option<Width> {
+        [Width::Avx512, Width::Avx2].into_iter().find(|width| width.is_there())
+    }
+
+    /// Whether the processor has it.
+    pub fn is_there(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return match self {
+            Width::Avx512 => is_x86_feature_detected!("avx512f"),
+            Width::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Elements of a vector.
+    pub fn lanes(self) -> usize {
+        match self {
+            Width::Avx512 => 16,
+            Width::Avx2 => 8,
+        }
+    }
+
+    /// Runs a kernel with it.
+    ///
+    /// # Safety
+    /// The processor must have it; else as the kernel says.
+    pub unsafe fn run(self, kernel: impl Kernel) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx512f")]
+            unsafe fn avx512(kernel: impl Kernel) {
+                // SAFETY: the caller's promise.
+                unsafe { kernel.run::<Avx512>() }
+            }
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn avx2(kernel: impl Kernel) {
+                // SAFETY: the caller's promise.
+                unsafe { kernel.run::<Avx2>() }
+            }
+            // SAFETY: the caller's promise.
+            unsafe {
+                match self {
+                    Width::Avx512 => avx512(kernel),
+                    Width::Avx2 => avx2(kernel),
+                }
+            }
+        }
+    }
+}
+
+/// What threads work on together.
+pub(super) struct Shared<T>(T);
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// Threads must not write what another one reads or writes.
+    pub unsafe fn new(of: T) -> Shared<T> {
+        Shared(of)
+    }
+
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+}
+
+// SAFETY: whoever made it promised that threads don't get into each other's way.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// A line of the cache.
+#[derive(Copy, Clone)]
+#[repr(align(64))]
+pub(super) struct Line(#[allow(dead_code, reason = "only size and alignment matter")] [f32; 16]);
+
+thread_local! {
+    static MEMORY: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory for so many elements, of any content, which this thread has until it asks again.
+pub(super) fn memory(elements: usize) -> *mut f32 {
+    MEMORY.with_borrow_mut(|memory| {
+        let lines = elements.div_ceil(16);
+        if memory.len() < lines {
+            *memory = zeros(elements);
+        }
+        memory.as_mut_ptr().cast()
+    })
+}
+
+/// Zeros, as whole lines of the cache.
+pub(super) fn zeros(elements: usize) -> Vec<Line> {
+    vec![Line([0.0; 16]); elements.div_ceil(16)]
+}
