@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from loafc.check import sensitivity
+from functorch.compile import make_boxed_func
+from loafc.check import model_run, sensitivity
 from loafc.check.high_precision import HighPrecision
 from loafc.check.model_run import Case, examine
 from loafc.check.sensitivity import Point, judge, move, points
+from torch._dynamo.backends.common import aot_autograd
 
 TOLERANCE = 1e-3
 
@@ -22,14 +24,14 @@ class Gates(torch.nn.Module):
         with torch.no_grad():
             x = torch.randn(rows, features)
             self.register_buffer("x", x)
-            # Where one row of the layer is all but zero.
+            # For one feature, in some rows, all but zero.
             before = x @ self.first
-            self.register_buffer("shift", torch.where(torch.arange(rows) == 7, before[:, 5], before[:, 5] - 1))
+            self.register_buffer("shift", torch.where(torch.arange(rows) % 9 == 7, before[:, 5], before[:, 5] - 1))
 
     def forward(self) -> torch.Tensor:
         before = self.x @ self.first
         opened = (before - torch.nn.functional.pad(self.shift[:, None], (5, before.shape[1] - 6))).relu()
-        return (opened * self.second * 3).square().sum() + (opened * (before > 0)).sum() * 40
+        return (opened * self.second * 3).square().sum() + opened.sum() * 40
 
 
 def gradients(module: Gates, reordered: bool) -> dict[str, torch.Tensor]:
@@ -41,7 +43,7 @@ def gradients(module: Gates, reordered: bool) -> dict[str, torch.Tensor]:
         first, x = twin.first.detach()[order].clone().requires_grad_(), twin.x[:, order]
         before = x[:, ::2] @ first[::2] + x[:, 1::2] @ first[1::2]
         opened = (before - torch.nn.functional.pad(twin.shift[:, None], (5, before.shape[1] - 6))).relu()
-        loss = (opened * twin.second * 3).square().sum() + (opened * (before > 0)).sum() * 40
+        loss = (opened * twin.second * 3).square().sum() + opened.sum() * 40
         loss.backward()
         back = torch.empty_like(first)
         back[order] = first.grad
@@ -164,32 +166,40 @@ def test_a_move_is_one_rounding(dtype):
     assert sum(counts) == 600 and min(counts) > 150
 
 
-class Router(torch.nn.Module):
-    """Takes one of two layers for each token, by numbers that rounding to bfloat16 changes the order of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = torch.nn.Linear(32, 2)
-        self.norm = torch.nn.LayerNorm(32)
-        self.experts = torch.nn.Parameter(torch.randn(2, 32, 32) / 6)
-        with torch.no_grad():
-            self.scores.weight[1] = self.scores.weight[0] * 1.004
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.nn.functional.gelu(self.norm(x) * 1.5 + 0.1)
-        taken = self.scores(hidden).argmax(-1)
-        both = torch.einsum("td,edf->tef", hidden, self.experts)
-        return both.gather(1, taken[:, None, None].expand(-1, 1, 32))[:, 0].square().mean()
+def _split_product(a, b):
+    return a[:, ::2] @ b[::2] + a[:, 1::2] @ b[1::2]
 
 
-def _router():
-    return {"eval": None, "train": (Router(), (torch.randn(64, 32),), {})}
+def _backend(factor):
+    """Eager mode but for the order in which products are summed, and a factor of all gradients."""
+
+    def forward(gm, example_inputs):
+        for node in gm.graph.nodes:
+            if node.target is torch.ops.aten.mm.default:
+                node.target = _split_product
+        gm.recompile()
+        return make_boxed_func(gm)
+
+    def backward(gm, example_inputs):
+        run = forward(gm, example_inputs)
+        return make_boxed_func(lambda *args: [g if g is None else g * factor for g in run(list(args))])
+
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward)
 
 
-def test_a_run_of_a_router_is_rounding_and_a_wrong_factor_is_not():
-    case = Case(_router, "training", torch.bfloat16)
-    found = examine(case, "loafc")
-    assert found["status"] in ("same", "rounding"), found
+def test_models_whose_rounding_decides_are_told_from_wrong_ones(monkeypatch):
+    def no_float64(drawn):
+        raise RuntimeError("not in float64")
+
+    # Beside a run in float64, eager mode would be seen to be as far off.
+    monkeypatch.setattr(model_run, "HighPrecision", no_float64)
+    case = Case(lambda: {"eval": None, "train": (Gates(), (), {})}, "training", torch.float32)
+    found = examine(case, _backend(1.0))
+    assert found["status"] == "rounding" and found["different"] > 0, found
+    assert "not in float64" in found["detail"]
+    assert found["moves"]["severity"] < 1 and found["moves"]["largest"] > TOLERANCE
+    found = examine(case, _backend(1.01))
+    assert found["status"] == "different" and found["moves"]["beyond"], found
 
 
 def test_products_of_groups_have_a_form_in_float64():

@@ -2,18 +2,22 @@
 
 The largest error of an element finds single wrong ones; the largest of a slice, whose errors are averaged, finds a
 wrong row or column among noisy elements; and the part of the error that the result itself would explain finds a wrong
-factor, however large the noise of elements is. The errors of several runs are joined by their median, element by
-element.
+factor, however large the noise of elements is. Of several runs counts what all of them have: the smallest error where
+all have the same sign.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-# A median over few elements may be small by chance: for such tensors the largest move counts.
+# Of the moves of an element counts the one that so many are no larger than.
+_USUAL = 0.7
+
+# Among few elements all moves may be small by chance: there the largest one counts.
 _FEW = 64
 
 # How many elements are looked at to tell how many distinct ones there are.
@@ -66,7 +70,10 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def measures(errors: torch.Tensor, moves: torch.Tensor, wants: torch.Tensor) -> Iterator[Measure]:
-    """Measures ``errors`` and ``moves`` of results like ``wants``; all have a leading dimension for runs."""
+    """Measures ``errors`` and ``moves`` of results like ``wants``.
+
+    All have a leading dimension for runs; there may be several moves for each.
+    """
     if not wants.numel():
         return
     epsilon = torch.finfo(wants.dtype).eps if wants.is_floating_point() or wants.is_complex() else 0.0
@@ -74,24 +81,29 @@ def measures(errors: torch.Tensor, moves: torch.Tensor, wants: torch.Tensor) -> 
     wants = torch.where(wants.isfinite(), wants, 0.0)
     want = wants[0]
     many = want.numel() >= _FEW
-    typical = errors.median(dim=0).values.abs()
-    moved = moves.abs().median(dim=0).values if many else moves.abs().amax(dim=0)
+    steady = _steady(errors)
+    moved = moves.abs().kthvalue(math.ceil(_USUAL * len(moves)), dim=0).values if many else moves.abs().amax(dim=0)
     scale = float(want.abs().max())
-    yield Measure("error", "error", float(typical.max()), float(moved.max()), scale, epsilon * scale)
+    yield Measure("error", "error", float(steady.max()), float(moved.max()), scale, epsilon * scale)
     for dimension in range(want.dim() if many and want.dim() > 1 else 0):
-        size, moved_by, scale = (_largest_slice(tensor, dimension) for tensor in (typical, moved, want))
+        size, moved_by, scale = (_largest_slice(tensor, dimension) for tensor in (steady, moved, want))
         name = f"error of a slice of dimension {dimension}"
         yield Measure("slice", name, size, moved_by, scale, epsilon * scale)
     if want.numel() > 1 and scale:
-        parts, parts_moved = (_parts(tensor, wants) for tensor in (errors, moves))
-        size, moved_by = float(parts.median().abs()), float(parts_moved.abs().max())
+        size, moved_by = float(_steady(_parts(errors, wants))), float(_parts(moves, wants).abs().max())
         yield Measure("factor", "relative error of all", size, moved_by, 1.0, epsilon / _distinct(want) ** 0.5)
 
 
+def _steady(errors: torch.Tensor) -> torch.Tensor:
+    """The smallest magnitude over the runs where all have the same sign, zero elsewhere."""
+    same = errors.sign().sum(dim=0).abs() == len(errors)
+    return torch.where(same, errors.abs().amin(dim=0), 0.0)
+
+
 def _parts(errors: torch.Tensor, wants: torch.Tensor) -> torch.Tensor:
-    """For each run, which multiple of the result is nearest to the error: of another run's result, for its own has
-    the same noise as the error."""
-    others = wants.roll(1, 0)
+    """For each error, which multiple of the result is nearest to it: of another run's result, for its own, and the next
+    run's that moves are towards, have the same noise as the error."""
+    others = wants.roll(-2, 0).repeat(len(errors) // len(wants), *[1] * (wants.dim() - 1))
     products, squares = ((others * tensor).flatten(1).sum(dim=1) for tensor in (errors, others))
     return products / squares
 

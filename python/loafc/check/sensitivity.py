@@ -3,8 +3,10 @@
 A rounding can decide: a rectifier opens, a router takes another expert, and a whole term of a gradient comes or goes.
 Such a difference may be of any size, so that no tolerance tells it from a mistake. Both programs therefore run from
 several sets of weights that are a rounding apart. What rounding decides falls otherwise in each of them, and as often
-between two runs of the first program; a mistake is there in all of them. So what counts is the median over the sets,
-element by element, beside how far the first program itself moves from one set to another.
+between two runs of the first program; a mistake is there in all of them. So what counts is the error that is there
+whatever the set, element by element, beside how far the first program itself moves from one set to another.
+
+A mistake that comes and goes with the weights by itself is not found.
 """
 
 from __future__ import annotations
@@ -16,11 +18,8 @@ import torch
 
 from .measures import Unlike, error, measures
 
-# Sets of weights. More than half of them would have to be decided the same way by chance to look like a mistake.
+# Sets of weights. In all of them would rounding have to decide the same way to look like a mistake.
 POINTS = 5
-
-# The programs may be this many times as far apart as the first one moves.
-TIMES = 2.0
 
 Results = Mapping[str, torch.Tensor]
 
@@ -89,13 +88,12 @@ def judge(found: Sequence[Point], tolerances: Mapping[str, float]) -> list[Findi
 def _judge(name: str, found: Sequence[Point], tolerance: float) -> Finding:
     try:
         errors = torch.stack([error(point.got[name], point.want[name]) for point in found])
-        moves = torch.stack([error(point.elsewhere[name], point.want[name]) for point in found])
+        others = [point.elsewhere[name] for point in found] + [point.want[name] for point in (*found[1:], found[0])]
+        moves = torch.stack([error(a, point.want[name]) for a, point in zip(others, [*found, *found], strict=True)])
     except Unlike as problem:
         return Finding(name, str(problem), float("inf"), 0.0)
     candidates = [
-        Finding(
-            name, m.name, m.size, max(tolerance * m.scale, m.rounding) + TIMES * m.moved, m.moved / (m.scale or 1.0)
-        )
+        Finding(name, m.name, m.size, max(tolerance * m.scale, m.rounding) + m.moved, m.moved / (m.scale or 1.0))
         for m in measures(errors, moves, torch.stack([point.want[name] for point in found]))
     ]
     return max(candidates, key=lambda f: f.severity, default=Finding(name, "error", 0.0, 0.0))
