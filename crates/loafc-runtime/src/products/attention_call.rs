@@ -2,6 +2,7 @@
 
 use loafc_ir::graph::Arg;
 use loafc_ir::nest::{ExternCall, NestProgram, TensorView};
+use loafc_ir::size::Size;
 
 use super::arguments::{is_float, keyword, tensor};
 use super::attention::{self, Head, UNIT};
@@ -13,6 +14,14 @@ use crate::value::{ResultSpec, TensorRef};
 
 /// Elements of a query, a key or a value at most: more would not fit the cache with a block of keys.
 const LARGEST_DIM: i64 = 256;
+
+/// Whether a tensor of `[batch, head, row, column]` has short rows, each in one piece.
+pub(super) fn has_short_rows(program: &NestProgram, view: &TensorView) -> bool {
+    view.shape.len() == 4
+        && is_float(program, view)
+        && view.strides[3].is(1)
+        && view.shape[3].as_const().is_some_and(|dim| (1..=LARGEST_DIM).contains(&dim))
+}
 
 /// An attention's operands as positions in [`ExternCall::tensors`].
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +40,21 @@ impl Attention {
         if &*call.op != "aten._scaled_dot_product_flash_attention_for_cpu.default" {
             return None;
         }
-        let no_dropout = matches!(call.args.get(3), None | Some(Arg::Float(0.0)));
-        let causal = match call.args.get(4) {
+        let found = Attention::with_query_at(0, 3, call, program)?;
+        let result = call.results.first()?.as_ref();
+        result.is_none_or(|r| r.strides.last().is_some_and(|s| s.is(1))).then_some(found)
+    }
+
+    /// The operands and options of a call whose query, key and value stand at `query` and whose probability of dropout and
+    /// causality at `dropout`, if they are such that they can be computed with.
+    pub fn with_query_at(
+        query: usize,
+        dropout: usize,
+        call: &ExternCall,
+        program: &NestProgram,
+    ) -> Option<Attention> {
+        let no_dropout = matches!(call.args.get(dropout), None | Some(Arg::Float(0.0)));
+        let causal = match call.args.get(dropout + 1) {
             None => false,
             Some(Arg::Bool(causal)) => *causal,
             Some(_) => return None,
@@ -47,40 +69,43 @@ impl Attention {
             Some(_) => return None,
         };
         let found = Attention {
-            query: tensor(call.args.first())?,
-            key: tensor(call.args.get(1))?,
-            value: tensor(call.args.get(2))?,
+            query: tensor(call.args.get(query))?,
+            key: tensor(call.args.get(query + 1))?,
+            value: tensor(call.args.get(query + 2))?,
             mask,
             causal,
             scale,
         };
         let fits = no_dropout
             && call.mutates.is_empty()
-            && mask.is_none_or(|k| is_float(program, &call.tensors[k]))
             && found.shapes_fit(call, program)
-            && call.results.iter().flatten().all(|r| is_float(program, r))
-            && call.results.first()?.as_ref().is_none_or(|r| r.strides.last().is_some_and(|s| s.is(1)));
+            && call.results.iter().flatten().all(|r| is_float(program, r));
         fits.then_some(found)
     }
 
     /// Whether the tensors' types and sizes go together whatever values size symbols have.
     fn shapes_fit(&self, call: &ExternCall, program: &NestProgram) -> bool {
         let [query, key, value] = [self.query, self.key, self.value].map(|k| &call.tensors[k]);
-        let short_rows = |t: &TensorView| {
-            t.shape.len() == 4
-                && is_float(program, t)
-                && t.strides[3].is(1)
-                && t.shape[3].as_const().is_some_and(|dim| (1..=LARGEST_DIM).contains(&dim))
-        };
+        let tensors_fit = [query, key, value].into_iter().all(|t| has_short_rows(program, t));
+        if !tensors_fit {
+            return false;
+        }
         let grouped = match (query.shape[1].as_const(), key.shape[1].as_const()) {
             (Some(heads), Some(shared)) => shared > 0 && heads % shared == 0,
             _ => query.shape[1] == key.shape[1],
         };
-        [query, key, value].into_iter().all(short_rows)
-            && grouped
+        let scores = [query.shape[0], query.shape[1], query.shape[2], key.shape[2]];
+        grouped
             && query.shape[0] == key.shape[0]
             && query.shape[3] == key.shape[3]
             && key.shape[..3] == value.shape[..3]
+            && self.mask.is_none_or(|k| {
+                let mask = &call.tensors[k];
+                let broadcasts = |(extent, of): (&Size, &Size)| extent.is(1) || extent == of;
+                is_float(program, mask)
+                    && mask.shape.len() <= 4
+                    && mask.shape.iter().rev().zip(scores.iter().rev()).all(broadcasts)
+            })
     }
 
     /// # Safety

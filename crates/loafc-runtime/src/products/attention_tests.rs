@@ -10,41 +10,41 @@ use loafc_ir::dtype::DType;
 
 /// Sizes: batch, heads, heads of keys, queries, keys, elements of a key, elements of a value.
 #[derive(Copy, Clone, Debug)]
-struct Sizes(usize, usize, usize, usize, usize, usize, usize);
+pub(super) struct Sizes(pub usize, pub usize, pub usize, pub usize, pub usize, pub usize, pub usize);
 
 /// A tensor of `[batch, head, row, column]` whose heads lie beside each other in memory, as after a projection.
-struct Rows {
-    data: Vec<f32>,
-    shape: [i64; 4],
-    strides: [i64; 4],
+pub(super) struct Rows {
+    pub data: Vec<f32>,
+    pub shape: [i64; 4],
+    pub strides: [i64; 4],
 }
 
 impl Rows {
-    fn random([b, h, r, c]: [usize; 4], seed: u64) -> Rows {
+    pub fn random([b, h, r, c]: [usize; 4], seed: u64) -> Rows {
         let data = random(b * h * r * c, seed);
         let strides = [r * h * c, c, h * c, 1].map(|s| s as i64);
         Rows { data, shape: [b, h, r, c].map(|n| n as i64), strides }
     }
 
-    fn tensor(&self) -> TensorRef<'_> {
+    pub fn tensor(&self) -> TensorRef<'_> {
         tensor(&self.data, &self.shape, &self.strides)
     }
 
-    fn at(&self, position: [usize; 4]) -> f64 {
+    pub fn at(&self, position: [usize; 4]) -> f64 {
         let offset: i64 = position.iter().zip(self.strides).map(|(p, s)| *p as i64 * s).sum();
         f64::from(self.data[offset as usize])
     }
 }
 
-fn tensor<'a>(data: &'a [f32], shape: &'a [i64], strides: &'a [i64]) -> TensorRef<'a> {
+pub(super) fn tensor<'a>(data: &'a [f32], shape: &'a [i64], strides: &'a [i64]) -> TensorRef<'a> {
     TensorRef { ptr: data.as_ptr().cast_mut().cast(), dtype: DType::F32, shape, strides, input: None }
 }
 
 /// A mask with its shape; strides of 0 where the extent is 1.
-struct Mask(Vec<f32>, Vec<i64>);
+pub(super) struct Mask(pub Vec<f32>, pub Vec<i64>);
 
 impl Mask {
-    fn at(&self, position: [usize; 4]) -> f64 {
+    pub fn at(&self, position: [usize; 4]) -> f64 {
         let strides = contiguous_strides(&self.1);
         let from = 4 - self.1.len();
         let offset: i64 = (0..self.1.len())
@@ -54,20 +54,20 @@ impl Mask {
     }
 }
 
-struct Case {
-    sizes: Sizes,
-    causal: bool,
-    scale: Option<f64>,
-    mask: Option<Mask>,
+pub(super) struct Case {
+    pub sizes: Sizes,
+    pub causal: bool,
+    pub scale: Option<f64>,
+    pub mask: Option<Mask>,
 }
 
 impl Case {
-    fn of(sizes: Sizes) -> Case {
+    pub fn of(sizes: Sizes) -> Case {
         Case { sizes, causal: false, scale: None, mask: None }
     }
 
     /// Results and logarithms of sums, by head and row.
-    fn compute(&self, width: Width, team: &dyn Team) -> (Vec<f32>, Vec<f32>) {
+    pub fn compute(&self, width: Width, team: &dyn Team) -> (Vec<f32>, Vec<f32>) {
         let Sizes(batch, heads, _, queries, _, _, value_dim) = self.sizes;
         let [q, k, v] = self.operands();
         let mask_strides = self.mask.as_ref().map_or(vec![], |m| contiguous_strides(&m.1));
@@ -98,7 +98,7 @@ impl Case {
         (out, logarithms)
     }
 
-    fn operands(&self) -> [Rows; 3] {
+    pub fn operands(&self) -> [Rows; 3] {
         let Sizes(batch, heads, key_heads, queries, keys, dim, value_dim) = self.sizes;
         [
             Rows::random([batch, heads, queries, dim], 1),
@@ -107,25 +107,31 @@ impl Case {
         ]
     }
 
-    /// The same by the definition.
-    fn expected(&self) -> (Vec<f64>, Vec<f64>) {
-        let Sizes(batch, heads, key_heads, queries, keys, dim, value_dim) = self.sizes;
-        let [q, k, v] = self.operands();
+    /// The exponentials of a row's scores.
+    pub fn powers(&self, q: &Rows, k: &Rows, [b, h, row]: [usize; 3]) -> Vec<f64> {
+        let Sizes(_, heads, key_heads, _, keys, dim, _) = self.sizes;
+        let shared = h / (heads / key_heads);
         let scale = self.scale.unwrap_or(1.0 / (dim as f64).sqrt());
+        let power = |key: usize| {
+            if self.causal && key > row {
+                return 0.0;
+            }
+            let dot: f64 = (0..dim).map(|d| q.at([b, h, row, d]) * k.at([b, shared, key, d])).sum();
+            (dot * scale + self.mask.as_ref().map_or(0.0, |m| m.at([b, h, row, key]))).exp()
+        };
+        (0..keys).map(power).collect()
+    }
+
+    /// The same by the definition.
+    pub fn expected(&self) -> (Vec<f64>, Vec<f64>) {
+        let Sizes(batch, heads, key_heads, queries, _, _, value_dim) = self.sizes;
+        let [q, k, v] = self.operands();
         let (mut out, mut logarithms) = (Vec::new(), Vec::new());
         for (b, h, row) in
             (0..batch).flat_map(|b| (0..heads).flat_map(move |h| (0..queries).map(move |row| (b, h, row))))
         {
             let shared = h / (heads / key_heads);
-            let powers: Vec<f64> = (0..keys)
-                .map(|key| {
-                    if self.causal && key > row {
-                        return 0.0;
-                    }
-                    let dot: f64 = (0..dim).map(|d| q.at([b, h, row, d]) * k.at([b, shared, key, d])).sum();
-                    (dot * scale + self.mask.as_ref().map_or(0.0, |m| m.at([b, h, row, key]))).exp()
-                })
-                .collect();
+            let powers = self.powers(&q, &k, [b, h, row]);
             let total: f64 = powers.iter().sum();
             for c in 0..value_dim {
                 let sum: f64 = powers.iter().enumerate().map(|(key, p)| p * v.at([b, shared, key, c])).sum();

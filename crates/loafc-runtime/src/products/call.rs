@@ -3,6 +3,7 @@
 use loafc_ir::nest::{ExternCall, NestProgram};
 
 use super::attention_call::Attention;
+use super::attention_gradients_call::AttentionGradients;
 use super::depthwise_call::WeightGradient;
 use super::width::Width;
 use crate::threads::Team;
@@ -18,6 +19,7 @@ pub(crate) struct SmallProduct {
 #[derive(Clone, Debug, PartialEq)]
 enum Kind {
     Attention(Attention),
+    AttentionGradients(AttentionGradients),
     DepthwiseWeight(WeightGradient),
 }
 
@@ -27,6 +29,7 @@ impl SmallProduct {
         let width = Width::of_processor()?;
         let kind = Attention::of(call, program)
             .map(Kind::Attention)
+            .or_else(|| AttentionGradients::of(call, program).map(Kind::AttentionGradients))
             .or_else(|| WeightGradient::of(call, program).map(Kind::DepthwiseWeight))?;
         Some(SmallProduct { width, kind })
     }
@@ -45,6 +48,7 @@ impl SmallProduct {
         unsafe {
             match &self.kind {
                 Kind::Attention(attention) => attention.run(self.width, tensors, results, team),
+                Kind::AttentionGradients(gradients) => gradients.run(self.width, tensors, results, team),
                 Kind::DepthwiseWeight(gradient) => gradient.run(self.width, tensors, results, team),
             }
         }
