@@ -116,6 +116,12 @@ def test_a_wrong_factor_is_found_beside_a_reference_whose_rounding_is_larger():
     assert all(d.open for d in wrong)
 
 
+def test_what_is_zero_in_the_reference_and_in_eager_mode_is_to_be_zero():
+    zero, one = torch.zeros(3), torch.ones(3)
+    (found,) = differences(Values({"y": one}), Values({"y": zero}), Values({"y": zero.double()}))
+    assert not found.fine and found.severity == float("inf")
+
+
 def _finding(status, severity=10.0):
     return {"status": status, "severity": severity, "detail": "", "moves": None}
 

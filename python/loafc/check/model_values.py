@@ -70,7 +70,7 @@ class Difference:
     @property
     def severity(self) -> float:
         """The error as a multiple of what is allowed."""
-        if self.note:
+        if self.note or (self.error and not self.allowed):
             return float("inf")
         return self.error / self.allowed if self.error else 0.0
 
