@@ -57,6 +57,23 @@ def test_what_eager_mode_and_the_compiler_can_not_do_is_told_apart():
     assert examine(Case(build, "training", torch.float32), "loafc")["status"] == "not there"
 
 
+@pytest.mark.parametrize(("other", "status"), [(1.0, "eager varies"), (7.0, "different")])
+def test_what_eager_mode_makes_anew_in_each_run_is_told(other, status, monkeypatch):
+    def left_behind(garbage, other=1.0):
+        return Values({"garbage": torch.full((3,), garbage), "other": torch.tensor([other])})
+
+    def run(case, backend, high_precision=False, moved_by=None):
+        if backend is not None:
+            return left_behind(float("nan"), other)
+        # The first run and the one in float64 happen to find the same memory.
+        return left_behind(1.0 if next(runs) < 2 else 1e30)
+
+    runs = iter(range(100))
+    monkeypatch.setattr(model_run, "run", run)
+    found = examine(Case(lambda: {}, "inference", torch.float32), "loafc")
+    assert found["status"] == status and "in another run: garbage" in found["detail"]
+
+
 def test_a_run_in_float64_draws_the_numbers_of_the_original_types():
     _, builder = model_run.load_zoo(ZOO)["dropout"]
     case = Case(builder, "training", torch.float32)

@@ -54,7 +54,8 @@ class Row:
 
     @property
     def status(self) -> str:
-        """``same``, ``rounding``, ``as aot_eager``, ``not there``, ``eager fails`` or one of the failures."""
+        """``same``, ``rounding``, ``as aot_eager``, ``not there``, ``eager fails``, ``eager varies`` each time, or
+        one of the failures."""
         status = self.finding["status"]
         if status == "rounding" and not self._is_exact():
             return "different"
