@@ -15,7 +15,7 @@ use super::math::Math;
 impl<'b, 'ctx> Emitter<'_, 'b, 'ctx> {
     fn math(&self) -> Math<'b, 'ctx> {
         let (_, module, builder) = self.ir.parts();
-        Math::new(builder, module)
+        Math::new(builder, module).for_vectors_of(self.vector_bits)
     }
 
     fn all(&self, v: V, value: i64) -> V {

@@ -16,6 +16,7 @@ use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target, Targe
 use inkwell::types::{BasicType, BasicTypeEnum};
 use inkwell::values::{BasicValueEnum, PointerValue};
 use loafc_codegen::cpu::math::Math;
+use loafc_codegen::cpu::target::host;
 use loafc_ir::nest::{BinaryOp, UnaryOp};
 
 /// Width of the floats that a kernel works on.
@@ -178,7 +179,7 @@ fn emit_loop<'ctx>(
         align(value, element);
         value
     };
-    let math = Math::new(builder, module);
+    let math = Math::new(builder, module).for_vectors_of(host().vector_bits);
     let value = match function {
         Function::Unary(op) => math.unary(op, load(argument(0))),
         Function::Binary(op) => math.binary(op, load(argument(0)), load(argument(1))),

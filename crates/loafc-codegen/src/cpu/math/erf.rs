@@ -11,6 +11,7 @@ pub(super) fn erf<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let magnitude = x.abs();
     let z = x * x;
     match x.width {
+        Width::F32 if x.emitter().has_wide_tables() => erf_by_pieces(x),
         Width::F32 => {
             let small = x.fma(z.polynomial(&c::ERF_F32), x);
             // 1 - erfc, and erfc is 0 to f32 beyond the bound. NaN comes out of the other range.
@@ -24,6 +25,21 @@ pub(super) fn erf<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
             magnitude.ge(0.9).select(large.copysign(x), small)
         }
     }
+}
+
+/// By the polynomial of the nearest of 16 points: half the instructions of two ranges.
+fn erf_by_pieces<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
+    let magnitude = x.abs();
+    // Beyond, erf is 1 to f32. What isn't a number stays so.
+    let bounded = magnitude.gt(3.95).select(x.constant(3.95), magnitude);
+    // The number of the nearest point stands in the lowest bits.
+    let shifted = bounded.fma(1.0 / c::ERF_STEP_F32, x.constant(x.width.round_magic()));
+    let t = (shifted - x.width.round_magic()).fma(-c::ERF_STEP_F32, bounded);
+    let point = shifted.bits();
+    let [first, powers @ ..] = c::ERF_PIECES_F32.map(|coefficients| x.emitter().pick(&coefficients, point));
+    let [slope, rest @ .., last] = powers;
+    let sum = rest.iter().rev().fold(last, |sum, coefficient| sum.fma(t, *coefficient));
+    sum.fma(t, slope).fma(t, t + first).copysign(x)
 }
 
 /// 1 - erf.

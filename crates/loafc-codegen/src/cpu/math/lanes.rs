@@ -79,6 +79,7 @@ pub(super) struct Emitter<'a, 'ctx> {
     module: &'a Module<'ctx>,
     context: ContextRef<'ctx>,
     lanes: u32,
+    wide_tables: bool,
     failure: RefCell<Option<MathError>>,
 }
 
@@ -106,8 +107,14 @@ pub(super) struct Mask<'e, 'ctx> {
 }
 
 impl<'a, 'ctx> Emitter<'a, 'ctx> {
-    pub(super) fn new(builder: &'a Builder<'ctx>, module: &'a Module<'ctx>, lanes: u32) -> Self {
-        Emitter { builder, module, context: module.get_context(), lanes, failure: RefCell::new(None) }
+    pub(super) fn new(
+        builder: &'a Builder<'ctx>,
+        module: &'a Module<'ctx>,
+        lanes: u32,
+        wide_tables: bool,
+    ) -> Self {
+        let failure = RefCell::new(None);
+        Emitter { builder, module, context: module.get_context(), lanes, wide_tables, failure }
     }
 
     /// The first failure, or nothing.
@@ -326,6 +333,59 @@ impl<'a, 'ctx> Emitter<'a, 'ctx> {
         phi.add_incoming(&[(&start.v, from), (&next.v, loop_end)]);
         self.builder.position_at_end(exit_block);
         Ok(next)
+    }
+
+    /// Whether the machine picks from [`Emitter::pick`]'s tables with one instruction. An algorithm is chosen by that and
+    /// not by the number of lanes: all elements of a tensor are computed alike.
+    pub(super) fn has_wide_tables(&self) -> bool {
+        self.wide_tables
+    }
+
+    /// `table[index]` in every lane, as f32; of an index only the lowest four bits count. Needs wide tables.
+    pub(super) fn pick<'e>(&'e self, table: &[f64; 16], index: Int<'e, 'ctx>) -> Float<'e, 'ctx> {
+        let v = self.try_pick(table, index).unwrap_or_else(|failure| {
+            self.fail(failure);
+            self.float_type(Width::F32).get_undef()
+        });
+        Float { e: self, v, width: Width::F32 }
+    }
+
+    fn try_pick(&self, table: &[f64; 16], index: Int<'_, 'ctx>) -> Result<VectorValue<'ctx>, MathError> {
+        const INSTRUCTION: &str = "llvm.x86.avx512.permvar.sf.512";
+        let float = self.context.f32_type();
+        let number = self.context.i32_type();
+        let lanes = |numbers: &[u32]| {
+            let numbers: Vec<_> = numbers.iter().map(|n| number.const_int(u64::from(*n), false)).collect();
+            VectorType::const_vector(&numbers)
+        };
+        let values: Vec<_> = table.iter().map(|value| float.const_float(*value)).collect();
+        let table = VectorType::const_vector(&values);
+        // Lanes that are missing are the last one again; lanes beyond the first 16 come in further parts.
+        let shuffle = |a, b, numbers: Vec<u32>| self.builder.build_shuffle_vector(a, b, lanes(&numbers), "");
+        let mut picked: Option<VectorValue<'ctx>> = None;
+        for begin in (0..self.lanes).step_by(16) {
+            let indices = match self.lanes {
+                16 => index.v,
+                _ => shuffle(index.v, index.v, (begin..begin + 16).map(|k| k.min(self.lanes - 1)).collect())?,
+            };
+            let Some(BasicValueEnum::VectorValue(now)) =
+                self.intrinsic(INSTRUCTION, &[], &[table.into(), indices.into()])
+            else {
+                return Err(MathError::NoIntrinsic(INSTRUCTION));
+            };
+            picked = Some(match picked {
+                None => now,
+                Some(before) => {
+                    let as_long = shuffle(now, now, (0..begin).map(|k| k % 16).collect())?;
+                    shuffle(before, as_long, (0..begin + 16).collect())?
+                }
+            });
+        }
+        match picked {
+            Some(picked) if self.lanes.is_multiple_of(16) => Ok(picked),
+            Some(picked) => Ok(shuffle(picked, picked, (0..self.lanes).collect())?),
+            None => Err(MathError::NoIntrinsic(INSTRUCTION)),
+        }
     }
 
     /// A private constant array of this module, made once.

@@ -70,6 +70,7 @@ pub enum MathError {
 pub struct Math<'a, 'ctx> {
     builder: &'a Builder<'ctx>,
     module: &'a Module<'ctx>,
+    wide_tables: bool,
 }
 
 /// What a value of float lanes looks like.
@@ -84,7 +85,12 @@ struct Shape<'ctx> {
 impl<'a, 'ctx> Math<'a, 'ctx> {
     /// Emits through this builder, whose position must lie in a function of this module.
     pub fn new(builder: &'a Builder<'ctx>, module: &'a Module<'ctx>) -> Self {
-        Math { builder, module }
+        Math { builder, module, wide_tables: false }
+    }
+
+    /// With tables of 16 floats in a register, if the machine has vectors of so many bits as that takes.
+    pub fn for_vectors_of(self, bits: u32) -> Self {
+        Math { wide_tables: cfg!(target_arch = "x86_64") && bits == 512, ..self }
     }
 
     /// Emits a function of f32 or f64, scalars or fixed vectors; the result has the operand's type, or is a truth
@@ -94,7 +100,7 @@ impl<'a, 'ctx> Math<'a, 'ctx> {
     /// If the operand has another type, the operation is [`UnaryOp::Not`], or the builder has no position.
     pub fn unary(&self, op: UnaryOp, x: BasicValueEnum<'ctx>) -> Result<BasicValueEnum<'ctx>, MathError> {
         let shape = shape_of(x).ok_or_else(|| not_float(op, x))?;
-        let emitter = Emitter::new(self.builder, self.module, shape.lanes);
+        let emitter = Emitter::new(self.builder, self.module, shape.lanes, self.wide_tables);
         let x = emitter.import(x, shape.width);
         let scalar = shape.scalar.is_some();
         let value = match op {
@@ -124,7 +130,7 @@ impl<'a, 'ctx> Math<'a, 'ctx> {
             let (left, right) = (a.get_type().to_string(), b.get_type().to_string());
             return Err(MathError::Mixed { op: format!("{op:?}"), left, right });
         }
-        let emitter = Emitter::new(self.builder, self.module, shape.lanes);
+        let emitter = Emitter::new(self.builder, self.module, shape.lanes, self.wide_tables);
         let (a, b) = (emitter.import(a, shape.width), emitter.import(b, shape.width));
         let comparison = match op {
             BinaryOp::Eq => Some(a.eq(b)),

@@ -135,6 +135,35 @@ def rational(f, low, high, top, bottom):
     return [solution[k] for k in range(top + 1)], [mpf(1)] + [solution[top + k] for k in range(1, bottom + 1)]
 
 
+# Distance of the points around which erf has polynomials of its own: one for which erf at its multiples is close to
+# floats, and of few enough bits that multiples are exact.
+ERF_STEP = mpf(17051) / 65536
+
+
+def erf_pieces():
+    """For each power, the coefficients around the first 16 multiples of `ERF_STEP`, by interpolation in Chebyshev's
+    points. One is taken from the first power's, as the argument itself is added at the end; around 0 the function that
+    is interpolated is erf(t)/t, so that small results are as precise as others."""
+    degree, count = 5, 16
+    half = ERF_STEP / 2
+
+    def interpolate(f, low, high, terms):
+        a, b = matrix(terms, terms), matrix(terms, 1)
+        for row in range(terms):
+            x = (low + high) / 2 + (high - low) / 2 * cos(pi * mpf(2 * row + 1) / (2 * terms))
+            for k in range(terms):
+                a[row, k] = x**k
+            b[row] = f(x)
+        return list(lu_solve(a, b))
+
+    pieces = [[mpf(0), *interpolate(lambda t: erf(t) / t, mpf(0), half, degree)]]
+    for k in range(1, count):
+        pieces.append(interpolate(lambda t, k=k: erf(k * ERF_STEP + t), -half, half, degree + 1))
+    for piece in pieces:
+        piece[1] -= 1
+    return [[piece[power] for piece in pieces] for power in range(degree + 1)]
+
+
 def odd(f, skip=1):
     """(f(√z) - √z)/(√z)³ as a function of z: the part of an odd function behind its first term."""
     return lambda z: (f(sqrt(z)) - skip * sqrt(z)) / (z * sqrt(z))
@@ -260,6 +289,16 @@ def main():
 
     table("ERF", "erf(x)/x - 1 in x², x ≤ 0.9.", minimax(lambda z: erf(sqrt(z)) / sqrt(z) - 1, TINY, mpf("0.8101"), 11))
     table("ERF_F32", "erf(x)/x - 1 in x², x ≤ 1.", minimax_single(lambda z: erf(sqrt(z)) / sqrt(z) - 1, TINY, mpf("1.0001"), 6))
+    print("/// The distance of points around which erf has polynomials of its own.")
+    print(f"pub(super) const ERF_STEP_F32: f64 = {float(ERF_STEP)!r};\n")
+    print("/// Their coefficients of each power, one for each point, the first power's less one.")
+    print("pub(super) const ERF_PIECES_F32: [[f64; 16]; 6] = [")
+    for coefficients in erf_pieces():
+        print("    [")
+        for c in coefficients:
+            print(f"        {single(c)!r},")
+        print("    ],")
+    print("];\n")
     table(
         "ERF_TAIL_F32",
         "ln(erfc x) in x, 1 ≤ x ≤ 3.95.",
