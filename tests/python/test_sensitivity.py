@@ -137,6 +137,17 @@ def test_a_number_that_does_not_move_may_be_rounded_to_the_next():
     assert not judge([Point({"v": near * 1.03}, {"v": near}, {"v": near})] * 5, {"v": 1e-4})[0].fine
 
 
+def test_an_error_of_the_first_program_itself_is_seen_beside_float64():
+    generator = torch.Generator().manual_seed(2)
+    base, *noise = (torch.randn(100, generator=generator, dtype=torch.float64) for _ in range(6))
+    truth = [base + 1e-5 * n for n in noise]
+    found = [Point({"v": t.float()}, {"v": (0.98 * t).float()}, {"v": (0.98 * t).float()}) for t in truth]
+    assert not judge(found, {"v": TOLERANCE})[0].fine
+    assert judge(sensitivity.beside_truth(found, lambda seed: {"v": truth[seed - 1]}), {"v": TOLERANCE})[0].fine
+    found = [Point({"v": (0.95 * t).float()}, p.want, p.elsewhere) for p, t in zip(found, truth, strict=True)]
+    assert not judge(sensitivity.beside_truth(found, lambda seed: {"v": truth[seed - 1]}), {"v": TOLERANCE})[0].fine
+
+
 def test_positions_may_differ_where_they_move():
     still, other = torch.tensor([3, 1, 4]), torch.tensor([3, 1, 5])
     assert judge([Point({"i": other}, {"i": still}, {"i": other})] * 5, {"i": 1e-4})[0].fine

@@ -244,17 +244,29 @@ def _varying(case: Case, against: Backend, want: Values) -> list[str]:
 def _judged(
     case: Case, backend: Backend, against: Backend, names: list[str], got: Values, want: Values
 ) -> dict[str, Any]:
-    """How the named tensors compare beside how far they move when the weights do by a rounding."""
+    """How the named tensors compare beside how far they move when the weights do by a rounding, and where they are
+    further apart, beside the results in float64."""
     tolerances = {n: t.relative for values, t in want.groups() for n in values}
     names = _distinct(names, {**got.values, **got.gradients}, {**want.values, **want.gradients})
 
-    def moved(second: bool, seed: int) -> dict[str, torch.Tensor]:
+    def results(program: Backend, seed: int, high_precision: bool = False) -> dict[str, torch.Tensor]:
         torch._dynamo.reset()
-        found = run(case, backend if second else against, moved_by=seed)
+        found = run(case, program, high_precision, moved_by=seed)
         # The others are as they should be: nothing is kept of them.
         return {n: t for values, _ in found.groups() for n, t in values.items() if n in names}
 
-    found = sensitivity.judge(sensitivity.points(moved), {n: tolerances[n] for n in names})
+    points = sensitivity.points(lambda second, seed: results(backend if second else against, seed))
+    found = sensitivity.judge(points, {n: tolerances[n] for n in names})
+    open_names = [f.tensor for f in found if not f.fine]
+    if open_names:
+        try:
+            exact = sensitivity.beside_truth(points, lambda seed: results(None, seed, high_precision=True))
+            again = sensitivity.judge(exact, {n: tolerances[n] for n in open_names})
+        except Exception:
+            # Which operator has no form in float64 is told with the differences.
+            again = []
+        fine = {f.tensor: f for f in again if f.fine}
+        found = [fine.get(f.tensor, f) for f in found]
     beyond = sorted((f for f in found if not f.fine), key=lambda f: -f.severity)
     return {
         "beyond": [_text_of_finding(f) for f in beyond[:_TOLD]],

@@ -6,6 +6,9 @@ several sets of weights that are a rounding apart. What rounding decides falls o
 between two runs of the first program; a mistake is there in all of them. So what counts is the error that is there
 whatever the set, element by element, beside how far the first program itself moves from one set to another.
 
+An error that is there whatever the set may still be the first program's own, where it rounds a constant for example.
+That is seen beside the results in float64: the second program is then no further from them than the first.
+
 A mistake that comes and goes with the weights by itself is not found.
 """
 
@@ -80,6 +83,16 @@ def points(run: Callable[[bool, int], Results], count: int = POINTS) -> list[Poi
     return [Point(run(True, seed), run(False, seed), run(False, seed + count)) for seed in range(1, count + 1)]
 
 
+def beside_truth(found: Sequence[Point], truth: Callable[[int], Results]) -> list[Point]:
+    """The same points, with the results in float64 in the place of the first program, and that in the place of what is
+    elsewhere. ``truth`` takes the seed to move the weights with."""
+    beside = []
+    for seed, point in enumerate(found, 1):
+        exact = {name: t.to(point.want[name].dtype) for name, t in truth(seed).items() if name in point.want}
+        beside.append(Point(point.got, exact, point.want))
+    return beside
+
+
 def judge(found: Sequence[Point], tolerances: Mapping[str, float]) -> list[Finding]:
     """One finding for each tensor in ``tolerances``, which tell what is allowed in any case, relative to the scale."""
     return [_judge(name, found, tolerance) for name, tolerance in tolerances.items()]
@@ -87,6 +100,8 @@ def judge(found: Sequence[Point], tolerances: Mapping[str, float]) -> list[Findi
 
 def _judge(name: str, found: Sequence[Point], tolerance: float) -> Finding:
     try:
+        if any(name not in results for point in found for results in (point.got, point.want, point.elsewhere)):
+            raise Unlike("it isn't there in each run")
         errors = torch.stack([error(point.got[name], point.want[name]) for point in found])
         others = [point.elsewhere[name] for point in found] + [point.want[name] for point in (*found[1:], found[0])]
         moves = torch.stack([error(a, point.want[name]) for a, point in zip(others, [*found, *found], strict=True)])
