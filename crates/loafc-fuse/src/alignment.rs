@@ -35,13 +35,11 @@ impl Alignment {
         Alignment { first: self.second, second: self.first }
     }
 
-    /// The common space without its innermost digit, which goes to the inner spaces.
-    pub fn shortened(&self) -> Option<Alignment> {
-        let outer = self.first.outer.checked_sub(1)?;
-        let mut shorter = self.clone();
-        shorter.first.outer = outer;
-        shorter.second.outer = outer;
-        Some(shorter)
+    /// Takes the innermost digit out of the common space, if there is one; it goes to the inner spaces.
+    pub fn shorten(&mut self) {
+        let outer = self.first.outer.saturating_sub(1);
+        self.first.outer = outer;
+        self.second.outer = outer;
     }
 }
 
@@ -121,61 +119,84 @@ pub struct Piece {
 }
 
 /// An alignment under which two accesses to one buffer are equal: their digits are matched by stride, from the
-/// smallest on, and split where one is longer. The first cluster is the anchor, whose order stays.
+/// smallest on, and split where one is longer. The first cluster is the anchor.
 ///
 /// `None` where the accesses don't match digit by digit.
 pub fn by_access(anchor: Site, moved: Site) -> Option<Alignment> {
-    let matched = match_digits(anchor, moved, Ends::Equal)?;
-    Some(from_pieces(&matched, anchor.0.outer.len(), moved.0.outer.len()))
+    match_all(anchor, moved).map(|matched| matched.alignment(anchor.0, moved.0, Anchor::First))
 }
 
 /// As [`by_access`], where the digit of the largest stride may be longer on one side: the other one is padded.
 pub fn by_padded_access(anchor: Site, moved: Site) -> Option<Alignment> {
     let matched = match_digits(anchor, moved, Ends::Padded)?;
     matched.padded.as_ref()?;
-    Some(from_pieces(&matched, anchor.0.outer.len(), moved.0.outer.len()))
+    Some(matched.alignment(anchor.0, moved.0, Anchor::First))
 }
 
 /// An access with the cluster and member that it belongs to.
 pub type Site<'a> = (&'a Cluster, &'a Member, &'a Access);
 
-fn from_pieces(matched: &Matched, first_outer: usize, second_outer: usize) -> Alignment {
-    let mut common: SmallVec<[(NewDigit, NewDigit); 6]> = SmallVec::new();
-    let mut first_rest: SmallVec<[NewDigit; 4]> = SmallVec::new();
-    let mut second_rest: SmallVec<[(Rank, NewDigit); 6]> = SmallVec::new();
-    for piece in &matched.pieces {
-        let part = |side: Option<(usize, Size)>, outer: usize| {
-            side.filter(|s| s.0 < outer).map(|(from, weight)| NewDigit { from, weight, extent: piece.extent })
+/// The cluster whose order stays when digits are aligned.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// The first one.
+    First,
+    /// The second one.
+    Second,
+}
+
+impl Matched {
+    /// The common outer space of the two clusters that this match leads to.
+    pub fn alignment(&self, first: &Cluster, second: &Cluster, anchor: Anchor) -> Alignment {
+        let (kept, moved) = match anchor {
+            Anchor::First => (first, second),
+            Anchor::Second => (second, first),
         };
-        let (f, s) = (part(piece.first, first_outer), part(piece.second, second_outer));
-        match (f, s) {
-            (Some(f), Some(s)) => common.push((f, s)),
-            (Some(f), None) => first_rest.push(f),
-            (None, Some(s)) => {
-                // Inner digits in the anchor's order where it has them too, so that both can share a pass.
-                let rank = match piece.first {
-                    Some((digit, weight)) => (0, digit, weight),
-                    None => (1, s.from, s.weight),
-                };
-                second_rest.push((rank, s));
+        let mut common: SmallVec<[(NewDigit, NewDigit); 4]> = SmallVec::new();
+        let mut kept_rest: SmallVec<[NewDigit; 4]> = SmallVec::new();
+        let mut moved_rest: SmallVec<[(Rank, NewDigit); 4]> = SmallVec::new();
+        for piece in &self.pieces {
+            let sides = match anchor {
+                Anchor::First => (piece.first, piece.second),
+                Anchor::Second => (piece.second, piece.first),
+            };
+            let part = |side: Option<(usize, Size)>, cluster: &Cluster| {
+                let (from, weight) = side.filter(|s| s.0 < cluster.outer.len())?;
+                Some(NewDigit { from, weight, extent: piece.extent })
+            };
+            match (part(sides.0, kept), part(sides.1, moved)) {
+                (Some(k), Some(m)) => common.push((k, m)),
+                (Some(k), None) => kept_rest.push(k),
+                (None, Some(m)) => {
+                    // Inner digits in the anchor's order where it has them too, so that both can share a pass.
+                    let rank = match sides.0 {
+                        Some((digit, weight)) => (0, digit, weight),
+                        None => (1, m.from, m.weight),
+                    };
+                    moved_rest.push((rank, m));
+                }
+                (None, None) => {}
             }
-            (None, None) => {}
         }
+        sort_by(&mut common, |d| (0, d.0.from, d.0.weight));
+        sort_by(&mut kept_rest, |d| (0, d.from, d.weight));
+        sort_by(&mut moved_rest, |d| d.0);
+        let outer = common.len();
+        let kept = common.iter().map(|c| c.0).chain(kept_rest).collect();
+        let moved = common.iter().map(|c| c.1).chain(moved_rest.into_iter().map(|d| d.1)).collect();
+        let (kept, moved) = (Respace::of_outer(kept, outer), Respace::of_outer(moved, outer));
+        let (first, second) = match anchor {
+            Anchor::First => (kept, moved),
+            Anchor::Second => (moved, kept),
+        };
+        let mut alignment = Alignment { first, second };
+        if let Some(padded) = &self.padded {
+            let side = if padded.first { &mut alignment.first } else { &mut alignment.second };
+            let at = side.digits.iter().position(|d| (d.from, d.weight) == padded.digit);
+            side.padded.extend(at.map(|at| (at, padded.extent)));
+        }
+        alignment
     }
-    sort_by(&mut common, |d| (0, d.0.from, d.0.weight));
-    sort_by(&mut first_rest, |d| (0, d.from, d.weight));
-    sort_by(&mut second_rest, |d| d.0);
-    let outer = common.len();
-    let first = common.iter().map(|c| c.0).chain(first_rest).collect();
-    let second = common.iter().map(|c| c.1).chain(second_rest.into_iter().map(|d| d.1)).collect();
-    let mut alignment =
-        Alignment { first: Respace::of_outer(first, outer), second: Respace::of_outer(second, outer) };
-    if let Some(padded) = &matched.padded {
-        let side = if padded.first { &mut alignment.first } else { &mut alignment.second };
-        let at = side.digits.iter().position(|d| (d.from, d.weight) == padded.digit);
-        side.padded.extend(at.map(|at| (at, padded.extent)));
-    }
-    alignment
 }
 
 /// Where a digit goes among others: class, digit, and weight within the digit.
@@ -206,13 +227,6 @@ struct Open {
     weight: Size,
 }
 
-impl Open {
-    fn rest(self, taken: Size) -> Option<Open> {
-        let extent = self.extent.div_exact(taken)?;
-        Some(Open { stride: self.stride * taken, extent, digit: self.digit, weight: self.weight * taken })
-    }
-}
-
 /// How the digits of two accesses correspond.
 pub struct Matched {
     /// The pieces.
@@ -240,76 +254,105 @@ enum Ends {
 /// Matches the digits of two accesses to one buffer by stride. Digits that an access does not move with, and what
 /// is left of one where the other access ends, are pieces of one side only. `None` where strides or extents don't
 /// fit, can't be compared or are negative.
-pub fn match_all(first: Site, second: Site) -> Option<SmallVec<[Piece; 8]>> {
-    match_digits(first, second, Ends::Equal).map(|m| m.pieces)
+pub fn match_all(first: Site, second: Site) -> Option<Matched> {
+    match_digits(first, second, Ends::Equal)
 }
 
 fn match_digits(first: Site, second: Site, ends: Ends) -> Option<Matched> {
-    let (mut a, mut free_a) = open_digits(first)?;
-    let (mut b, mut free_b) = open_digits(second)?;
+    let (mut a, mut b) = (Digits::new(first)?, Digits::new(second)?);
     let mut pieces = SmallVec::new();
     let mut padded = None;
-    while let (Some(x), Some(y)) = (a.last().copied(), b.last().copied()) {
+    while let (Some(x), Some(y)) = (a.smallest(), b.smallest()) {
         if x.stride != y.stride {
             return None;
         }
+        let (part, other) = (Some((x.digit, x.weight)), Some((y.digit, y.weight)));
+        if ends == Ends::Padded && a.open == 1 && b.open == 1 && x.extent != y.extent {
+            let (p, q) = (x.extent.as_const()?, y.extent.as_const()?);
+            let short = if p < q { x } else { y };
+            let digit = (short.digit, short.weight);
+            padded = Some(Padded { first: p < q, digit, extent: short.extent });
+            pieces.push(Piece { extent: Size::from(p.max(q)), first: part, second: other });
+            (a.open, b.open) = (0, 0);
+            break;
+        }
         let extent = match (x.extent.div_exact(y.extent), y.extent.div_exact(x.extent)) {
-            _ if ends == Ends::Padded && a.len() == 1 && b.len() == 1 && x.extent != y.extent => {
-                let (p, q) = (x.extent.as_const()?, y.extent.as_const()?);
-                let short = if p < q { x } else { y };
-                let digit = (short.digit, short.weight);
-                padded = Some(Padded { first: p < q, digit, extent: short.extent });
-                a.clear();
-                b.clear();
-                Size::from(p.max(q))
-            }
             (Some(_), _) => y.extent,
             (_, Some(_)) => x.extent,
             _ => return None,
         };
-        pieces.push(Piece { extent, first: Some((x.digit, x.weight)), second: Some((y.digit, y.weight)) });
-        for (list, open) in [(&mut a, x), (&mut b, y)] {
-            if list.pop().is_none() {
-                continue;
-            }
-            let rest = open.rest(extent)?;
-            if !rest.extent.is(1) {
-                list.push(rest);
-            }
-        }
+        pieces.push(Piece { extent, first: part, second: other });
+        a.take(extent)?;
+        b.take(extent)?;
     }
-    free_a.extend(a);
-    free_b.extend(b);
-    let one_sided = |o: &Open| (o.extent, Some((o.digit, o.weight)));
-    pieces.extend(free_a.iter().map(one_sided).map(|(extent, first)| Piece { extent, first, second: None }));
-    pieces.extend(free_b.iter().map(one_sided).map(|(extent, second)| Piece { extent, first: None, second }));
+    pieces.extend(a.left().map(|o| Piece {
+        extent: o.extent,
+        first: Some((o.digit, o.weight)),
+        second: None,
+    }));
+    pieces.extend(b.left().map(|o| Piece {
+        extent: o.extent,
+        first: None,
+        second: Some((o.digit, o.weight)),
+    }));
     Some(Matched { pieces, padded })
 }
 
-type Opens = SmallVec<[Open; 6]>;
+/// The digits of an access that are still to be matched.
+struct Digits {
+    /// Digits that the access moves with, largest stride first.
+    moving: SmallVec<[Open; 4]>,
+    /// How many of those are left.
+    open: usize,
+    /// Digits that it doesn't move with.
+    still: SmallVec<[Open; 4]>,
+}
 
-/// Digits that the access moves with, largest stride first, and those that it doesn't. `None` where strides can't
-/// be ordered, are negative, or where the access isn't affine.
-fn open_digits((cluster, member, access): Site) -> Option<(Opens, Opens)> {
-    let place = access.place.as_ref()?;
-    let extents = cluster.outer.iter().chain(&member.inner);
-    let (mut moving, mut still): (Opens, Opens) = (SmallVec::new(), SmallVec::new());
-    for (digit, (stride, extent)) in place.strides.iter().zip(extents).enumerate() {
-        let open = Open { stride: *stride, extent: *extent, digit, weight: Size::ONE };
-        if stride.is(0) {
-            still.push(open);
-        } else {
-            moving.push(open);
+impl Digits {
+    /// `None` where strides can't be ordered, are negative, or where the access isn't affine.
+    fn new((cluster, member, access): Site) -> Option<Digits> {
+        let place = access.place.as_ref()?;
+        let extents = cluster.outer.iter().chain(&member.inner);
+        let (mut moving, mut still) = (SmallVec::<[Open; 4]>::new(), SmallVec::new());
+        for (digit, (stride, extent)) in place.strides.iter().zip(extents).enumerate() {
+            let open = Open { stride: *stride, extent: *extent, digit, weight: Size::ONE };
+            if stride.is(0) {
+                still.push(open);
+            } else {
+                moving.push(open);
+            }
         }
-    }
-    for end in 1..moving.len() {
-        let mut at = end;
-        while at > 0 && larger(moving[at].stride, moving[at - 1].stride) {
-            moving.swap(at - 1, at);
-            at -= 1;
+        for end in 1..moving.len() {
+            let mut at = end;
+            while at > 0 && larger(moving[at].stride, moving[at - 1].stride) {
+                moving.swap(at - 1, at);
+                at -= 1;
+            }
         }
+        let ordered = moving.windows(2).all(|w| larger(w[0].stride, w[1].stride));
+        let positive = moving.iter().all(|o| loafc_ir::index::provably_positive(o.stride));
+        let open = moving.len();
+        (ordered && positive).then_some(Digits { moving, open, still })
     }
-    let ordered = moving.windows(2).all(|w| larger(w[0].stride, w[1].stride));
-    let positive = moving.iter().all(|o| loafc_ir::index::provably_positive(o.stride));
-    (ordered && positive).then_some((moving, still))
+
+    fn smallest(&self) -> Option<Open> {
+        self.moving[..self.open].last().copied()
+    }
+
+    /// Takes these many steps off the digit of the smallest stride. `None` if it can't be divided so.
+    fn take(&mut self, steps: Size) -> Option<()> {
+        let open = &mut self.moving[self.open - 1];
+        open.extent = open.extent.div_exact(steps)?;
+        open.stride *= steps;
+        open.weight *= steps;
+        if open.extent.is(1) {
+            self.open -= 1;
+        }
+        Some(())
+    }
+
+    /// Those that the access doesn't move with, then what was not matched.
+    fn left(&self) -> impl Iterator<Item = &Open> {
+        self.still.iter().chain(&self.moving[..self.open])
+    }
 }

@@ -67,6 +67,8 @@ pub struct Cluster {
     pub has_reduction: bool,
     /// Element-iterations of all members.
     pub work: i64,
+    /// Bytes of passes over the same buffers that other loops could bring together; see [`crate::cost`].
+    pub repeated: i64,
 }
 
 impl Cluster {
@@ -89,6 +91,7 @@ impl Cluster {
             buffers: Vec::new(),
             has_reduction: nest.is_reduction(),
             work,
+            repeated: 0,
         };
         cluster.buffers = cluster.collect_buffers();
         cluster
@@ -217,6 +220,30 @@ pub struct Respace {
     pub padded: SmallVec<[(usize, Size); 1]>,
 }
 
+/// Appends a few sizes; copying them as a block would cost a call each time.
+fn append(list: &mut PerDigit, sizes: &[Size]) {
+    for size in sizes {
+        list.push(*size);
+    }
+}
+
+/// A cluster as it would be in another outer space.
+pub struct Side<'a> {
+    /// As it is.
+    pub cluster: &'a Cluster,
+    /// The space.
+    pub with: &'a Respace,
+    /// Whether the space is the one that the cluster has.
+    pub is_unchanged: bool,
+}
+
+impl<'a> Side<'a> {
+    /// A cluster and a space for it.
+    pub fn new(cluster: &'a Cluster, with: &'a Respace) -> Side<'a> {
+        Side { cluster, with, is_unchanged: with.is_identity(&cluster.outer) }
+    }
+}
+
 /// A part of an old digit: `old = Σ weight·new` over all parts of it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NewDigit {
@@ -283,7 +310,7 @@ impl Respace {
         for digit in &self.digits {
             strides.push(digit.stride(place));
         }
-        strides.extend_from_slice(self.kept(&place.strides, old_outer));
+        append(&mut strides, self.kept(&place.strides, old_outer));
         strides
     }
 
@@ -302,7 +329,7 @@ impl Respace {
         for extent in self.demoted() {
             inner.push(extent);
         }
-        inner.extend_from_slice(self.kept(&member.inner, 0));
+        append(&mut inner, self.kept(&member.inner, 0));
         inner
     }
 

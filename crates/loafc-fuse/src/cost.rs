@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use crate::access::{Access, AccessKind};
 use crate::alignment::Alignment;
-use crate::cluster::{BufferUse, Cluster, Member, Respace};
-use crate::legality::{Placed, conflict, place, same_outer, shared_buffers, within};
+use crate::cluster::{BufferUse, Cluster, Member, Respace, Side};
+use crate::legality::{Placed, conflict, place, same_outer, within};
 use crate::log::Reason;
 use crate::options::{FuseOptions, LINE_BYTES, MAX_KERNEL_BUFFERS};
 use crate::order::StepGraph;
+use crate::pair::Pair;
 
 /// How much worse an element is that is touched alone than one that comes with its cache line. The lines of a
 /// tile stay in the first-level cache, so it is less than the line's length.
@@ -95,34 +96,46 @@ pub fn within_limits(facts: &Facts, first: &Cluster, second: &Cluster) -> Result
     Ok(())
 }
 
-/// A bound of what a fusion could save: all traffic of what both clusters touch. Refuses pairs for which even that is
-/// too little.
-pub fn most_saved(facts: &Facts, first: &Cluster, second: &Cluster) -> Result<i64, Reason> {
-    let most: i64 = shared_buffers(first, second)
-        .map(|(mine, theirs)| {
-            let (a, b) = (&first.buffers[mine], &second.buffers[theirs]);
-            let both = a.bytes + b.bytes;
-            // What both only read is still read once, by the longest pass of either at least.
-            let longest = |u: &BufferUse| u.bytes / u.accesses.len().max(1) as i64;
-            if a.written || b.written { both } else { both - longest(a).max(longest(b)) }
-        })
-        .sum();
-    match most {
-        0 => Err(Reason::NothingShared),
-        _ if most < threshold(facts) => Err(Reason::BelowThreshold { saved: most }),
-        _ => Ok(most),
+/// What a fusion of two clusters saves at most: all traffic of what both touch, and all passes over other buffers that
+/// may fall together where outer loops become inner ones.
+pub fn most_saved(facts: &Facts, first: &Cluster, second: &Cluster, shared: &[(usize, usize)]) -> i64 {
+    let both = shared.iter().map(|(mine, theirs)| {
+        let (a, b) = (&first.buffers[*mine], &second.buffers[*theirs]);
+        let all = a.bytes + b.bytes;
+        // What both only read is still read once, by the longest pass of either at least.
+        let longest = |u: &BufferUse| u.bytes / u.accesses.len().max(1) as i64;
+        let most = if a.written || b.written { all } else { all - longest(a).max(longest(b)) };
+        most - repeated(facts, first, a) - repeated(facts, second, b)
+    });
+    first.repeated + second.repeated + both.sum::<i64>()
+}
+
+/// Refuses pairs whose fusion would save too little at the very most.
+pub fn worth_a_look(facts: &Facts, pair: &Pair) -> Result<(), Reason> {
+    match pair.most_saved {
+        most if most == 0 || pair.shared.is_empty() => Err(Reason::NothingShared),
+        most if most < threshold(facts) => Err(Reason::BelowThreshold { saved: most }),
+        _ => Ok(()),
     }
 }
 
-/// What a fusion saves at most, so that a search for the best one may end where it is found. No limit where one of the
-/// two touches a buffer more than once: passes of a single cluster may fall together as well.
-pub fn enough_saved(facts: &Facts, first: &Cluster, second: &Cluster) -> i64 {
-    let passes_once = |cluster: &Cluster| cluster.buffers.iter().all(|u| u.accesses.len() == 1);
-    if passes_once(first) && passes_once(second) {
-        most_saved(facts, first, second).unwrap_or(i64::MAX)
-    } else {
-        i64::MAX
+/// Sets how much of a cluster's traffic other loops could save.
+pub fn set_repeated(facts: &Facts, cluster: &mut Cluster) {
+    cluster.repeated = cluster.buffers.iter().map(|entry| repeated(facts, cluster, entry)).sum();
+}
+
+/// Bytes of a buffer that a cluster moves in passes which other loops could bring together: all but one pass, or all
+/// if the kernel could keep the buffer to itself then.
+fn repeated(facts: &Facts, cluster: &Cluster, entry: &BufferUse) -> i64 {
+    if entry.accesses.len() < 2 {
+        return 0;
     }
+    if entry.written && facts.is_internal(entry.buffer, entry.steps) {
+        return entry.bytes;
+    }
+    let accesses = entry.accesses.iter().map(|at| cluster.access(*at).1);
+    let stays = accesses.filter(|a| a.kind.writes() == entry.written).map(|a| a.bytes).max();
+    entry.bytes - stays.unwrap_or(0)
 }
 
 fn external_buffers(facts: &Facts, first: &Cluster, second: &Cluster) -> usize {
@@ -138,30 +151,28 @@ fn external_buffers(facts: &Facts, first: &Cluster, second: &Cluster) -> usize {
 }
 
 /// The score of fusing two clusters under an alignment, or why they may not or should not be fused.
-pub fn evaluate(
-    facts: &Facts,
-    first: &Cluster,
-    second: &Cluster,
-    alignment: &Alignment,
-) -> Result<Score, Reason> {
-    if let Some(conflict) = conflict(first, second, alignment) {
+pub fn evaluate(facts: &Facts, pair: &Pair, alignment: &Alignment) -> Result<Score, Reason> {
+    let (first, second) = (pair.first, pair.second);
+    let sides = [Side::new(first, &alignment.first), Side::new(second, &alignment.second)];
+    if let Some(conflict) = conflict(pair, &sides) {
         return Err(conflict.into());
     }
-    let traffic = changed_traffic(facts, first, second, alignment);
+    let traffic = changed_traffic(facts, pair, &sides);
     let saved: i64 = traffic.iter().map(|t| t.before - t.after).sum();
+    // Candidates wait in the order of this bound, and searches end where it is reached.
+    debug_assert!(saved <= pair.most_saved, "saves {saved} bytes, at most {} were expected", pair.most_saved);
     if saved <= 0 {
         return Err(Reason::NothingShared);
     }
     if saved < threshold(facts) {
         return Err(Reason::BelowThreshold { saved });
     }
-    let unchanged = alignment.first.is_identity(&first.outer) && alignment.second.is_identity(&second.outer);
-    if unchanged {
+    if sides.iter().all(|side| side.is_unchanged) {
         return Ok(Score { saved, reorderings: 0, traffic });
     }
     keeps_parallelism(facts, first, second, alignment)?;
-    keeps_working_set(facts, first, &alignment.first)?;
-    keeps_working_set(facts, second, &alignment.second)?;
+    keeps_working_set(facts, &sides[0])?;
+    keeps_working_set(facts, &sides[1])?;
     let reorderings = alignment.reorderings();
     if reorderings == 0 {
         // What was contiguous in the old order is so in the same order.
@@ -176,8 +187,8 @@ pub fn evaluate(
 
 /// Whether fusing two clusters without outer loops would leave long work to one thread: a reduction can be cut
 /// into parts for all of them, but what waits for its result can't run beside it.
-pub fn serializes(facts: &Facts, first: &Cluster, second: &Cluster) -> bool {
-    first.work.min(second.work) > facts.options.limits.serial_work && has_barrier(first, second)
+pub fn serializes(facts: &Facts, pair: &Pair) -> bool {
+    pair.first.work.min(pair.second.work) > facts.options.limits.serial_work && pair.has_barrier()
 }
 
 fn iterations(facts: &Facts, extents: impl Iterator<Item = Size>) -> i64 {
@@ -202,14 +213,15 @@ fn keeps_parallelism(
 
 /// A cluster that reads its row again in a later stage must still find it in the cache when outer digits become
 /// inner ones.
-fn keeps_working_set(facts: &Facts, cluster: &Cluster, with: &Respace) -> Result<(), Reason> {
-    if !with.demotes() || !cluster.has_reduction || cluster.members.len() < 2 {
+fn keeps_working_set(facts: &Facts, side: &Side) -> Result<(), Reason> {
+    let cluster = side.cluster;
+    if !side.with.demotes() || !cluster.has_reduction || cluster.members.len() < 2 {
         return Ok(());
     }
     for entry in cluster.buffers.iter().filter(|u| u.accesses.len() > 1) {
         for at in &entry.accesses {
             let (member, access) = cluster.access(*at);
-            let Some(placed) = place(cluster, member, access, with) else { continue };
+            let Some(placed) = place(side, member, access) else { continue };
             let bytes = footprint(facts, &placed, access.item);
             if bytes > facts.options.limits.cached_bytes {
                 return Err(Reason::WorkingSetTooLarge { bytes });
@@ -243,29 +255,26 @@ pub struct BufferTraffic {
 
 /// Traffic of every buffer that a fusion changes: those that both clusters use, and those that one of them touches
 /// more than once where its outer digits become inner ones.
-fn changed_traffic(
-    facts: &Facts,
-    first: &Cluster,
-    second: &Cluster,
-    alignment: &Alignment,
-) -> ChangedTraffic {
-    let barrier = has_barrier(first, second);
+fn changed_traffic(facts: &Facts, pair: &Pair, sides: &[Side; 2]) -> ChangedTraffic {
+    let barrier = pair.has_barrier();
     let mut changed = ChangedTraffic::new();
-    for (mine, theirs) in shared_buffers(first, second) {
-        let sides = [(first, mine, &alignment.first), (second, theirs, &alignment.second)];
+    let [first, second] = sides;
+    for (mine, theirs) in &pair.shared {
+        let (a, b) = (&pair.first.buffers[*mine], &pair.second.buffers[*theirs]);
         changed.push(BufferTraffic {
-            buffer: first.buffers[mine].buffer,
-            before: first.buffers[mine].bytes + second.buffers[theirs].bytes,
-            after: traffic(facts, &sides, barrier),
+            buffer: a.buffer,
+            before: a.bytes + b.bytes,
+            after: traffic(facts, &[(first, a), (second, b)], barrier),
         });
     }
-    for (cluster, other, with) in [(first, second, &alignment.first), (second, first, &alignment.second)] {
-        if !with.demotes() {
+    for (side, other) in [(first, second), (second, first)] {
+        let cluster = side.cluster;
+        if !side.with.demotes() {
             continue;
         }
-        for (at, entry) in cluster.buffers.iter().enumerate() {
-            if entry.accesses.len() > 1 && other.buffer_use(entry.buffer).is_none() {
-                let after = traffic(facts, &[(cluster, at, with)], cluster.has_reduction);
+        for entry in &cluster.buffers {
+            if entry.accesses.len() > 1 && other.cluster.buffer_use(entry.buffer).is_none() {
+                let after = traffic(facts, &[(side, entry)], cluster.has_reduction);
                 changed.push(BufferTraffic { buffer: entry.buffer, before: entry.bytes, after });
             }
         }
@@ -280,31 +289,18 @@ pub fn cluster_bytes(cluster: &Cluster) -> i64 {
 
 /// Sets the traffic of the buffers of a cluster that was made of one nest.
 pub fn set_nest_traffic(facts: &Facts, cluster: &mut Cluster) {
-    let identity = Respace::identity(&cluster.outer);
     for at in 0..cluster.buffers.len() {
         let entry = &cluster.buffers[at];
         let bytes = match entry.accesses.as_slice() {
             [only] => cluster.access(*only).1.bytes,
-            _ => traffic(facts, &[(cluster, at, &identity)], false),
+            _ => {
+                let identity = Respace::identity(&cluster.outer);
+                traffic(facts, &[(&Side::new(cluster, &identity), entry)], false)
+            }
         };
         cluster.buffers[at].bytes = bytes;
     }
-}
-
-/// Whether one cluster needs what a reduction of the other one gives: then what they share is passed twice.
-fn has_barrier(first: &Cluster, second: &Cluster) -> bool {
-    if !first.has_reduction && !second.has_reduction {
-        return false;
-    }
-    shared_buffers(first, second).any(|(mine, theirs)| {
-        let written_late = |cluster: &Cluster, at: usize| {
-            cluster.buffers[at].accesses.iter().any(|a| {
-                let (member, access) = cluster.access(*a);
-                access.kind.writes() && member.reduces()
-            })
-        };
-        written_late(first, mine) || written_late(second, theirs)
-    })
+    set_repeated(facts, cluster);
 }
 
 /// Elements that are fetched or stored together.
@@ -318,21 +314,20 @@ struct Class<'a> {
 
 /// Bytes that cross between memory and the kernel for one buffer: reads once where they are of the same outer
 /// iteration and still in the cache, writes unless nothing outside needs them.
-fn traffic(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) -> i64 {
+fn traffic(facts: &Facts, sides: &[(&Side, &BufferUse)], barrier: bool) -> i64 {
     if let Some(bytes) = traffic_of_two(facts, sides, barrier) {
         return bytes;
     }
     let mut accesses: SmallVec<[(loafc_ir::nest::StepId, &Access, Option<Placed>); 4]> = SmallVec::new();
     let mut steps = 0;
-    for (cluster, at, with) in sides {
-        let entry = &cluster.buffers[*at];
+    for (side, entry) in sides {
         steps += entry.steps;
         for (k, at) in entry.accesses.iter().enumerate() {
-            let (member, access) = cluster.access(*at);
-            if !barrier && repeats_a_read(cluster, &entry.accesses[..k], member, access) {
+            let (member, access) = side.cluster.access(*at);
+            if !barrier && repeats_a_read(side.cluster, &entry.accesses[..k], member, access) {
                 continue;
             }
-            accesses.push((member.step, access, place(cluster, member, access, with)));
+            accesses.push((member.step, access, place(side, member, access)));
         }
     }
     accesses.sort_by_key(|a| a.0);
@@ -399,19 +394,17 @@ fn moves_alike(a: &Option<Placed>, b: &Option<Placed>) -> bool {
 }
 
 /// [`traffic`] for the case that nearly all pairs are: one access on either side.
-fn traffic_of_two(facts: &Facts, sides: &[(&Cluster, usize, &Respace)], barrier: bool) -> Option<i64> {
-    let [(x, x_at, x_with), (y, y_at, y_with)] = sides else { return None };
-    let ([a], [b]) = (x.buffers[*x_at].accesses.as_slice(), y.buffers[*y_at].accesses.as_slice()) else {
-        return None;
-    };
-    let ((x_member, a), (y_member, b)) = (x.access(*a), y.access(*b));
+fn traffic_of_two(facts: &Facts, sides: &[(&Side, &BufferUse)], barrier: bool) -> Option<i64> {
+    let [(x, x_use), (y, y_use)] = sides else { return None };
+    let ([a], [b]) = (x_use.accesses.as_slice(), y_use.accesses.as_slice()) else { return None };
+    let ((x_member, a), (y_member, b)) = (x.cluster.access(*a), y.cluster.access(*b));
     let writer = match (a.kind, b.kind) {
         (AccessKind::Read, AccessKind::Read) => None,
         (AccessKind::Write, AccessKind::Read) if x_member.step < y_member.step => Some(a),
         (AccessKind::Read, AccessKind::Write) if y_member.step < x_member.step => Some(b),
         _ => return None,
     };
-    let (placed_a, placed_b) = (place(x, x_member, a, x_with), place(y, y_member, b, y_with));
+    let (placed_a, placed_b) = (place(x, x_member, a), place(y, y_member, b));
     let together = coincide(facts, &placed_a, &placed_b, a.item, barrier);
     let both = a.bytes.max(b.bytes);
     let bytes = match (writer, together) {

@@ -9,8 +9,8 @@ use loafc_ir::nest::BufferId;
 use loafc_ir::size::Size;
 
 use crate::access::{Access, AccessKind, PerDigit, embed};
-use crate::alignment::Alignment;
-use crate::cluster::{Cluster, Member, Respace};
+use crate::cluster::{Member, Respace, Side};
+use crate::pair::Pair;
 
 /// Why two clusters may not share a space.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -61,20 +61,16 @@ impl Placed<'_> {
     }
 }
 
-/// An access under a respacing of its cluster; `None` if it is not affine.
-pub fn place<'a>(
-    cluster: &Cluster,
-    member: &'a Member,
-    access: &'a Access,
-    with: &Respace,
-) -> Option<Placed<'a>> {
+/// An access of a cluster in another space; `None` if it is not affine.
+pub fn place<'a>(side: &Side, member: &'a Member, access: &'a Access) -> Option<Placed<'a>> {
     let place = access.place.as_ref()?;
+    let with = side.with;
     let (offset, outer) = (place.offset, with.outer);
-    if with.is_identity(&cluster.outer) {
+    if side.is_unchanged {
         let (strides, inner) = (Sizes::Same(&place.strides), Sizes::Same(&member.inner));
         return Some(Placed { strides, inner, offset, outer });
     }
-    let strides = Sizes::Other(with.strides(place, cluster.outer.len()));
+    let strides = Sizes::Other(with.strides(place, side.cluster.outer.len()));
     let inner =
         if with.demotes() { Sizes::Other(with.inner(member)) } else { Sizes::Same(with.kept_inner(member)) };
     Some(Placed { strides, inner, offset, outer })
@@ -100,36 +96,34 @@ fn is_partial(member: &Member, access: &Access, with: &Respace) -> bool {
     access.kind.writes() && with.digits[..with.outer].iter().any(|d| member.reduced[d.from])
 }
 
-/// Looks for a conflict between two clusters under an alignment.
-pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Option<Conflict> {
-    for (mine, theirs) in shared_buffers(first, second) {
-        let (a_use, b_use) = (&first.buffers[mine], &second.buffers[theirs]);
+/// Looks for a conflict between two clusters in a common space.
+pub fn conflict(pair: &Pair, [first, second]: &[Side; 2]) -> Option<Conflict> {
+    for (a_use, b_use) in pair.shared_uses() {
         if !a_use.written && !b_use.written {
             continue;
         }
         for a in &a_use.accesses {
-            let (a_member, a_access) = first.access(*a);
+            let (a_member, a_access) = pair.first.access(*a);
             let a_writes = a_access.kind.writes();
             if !a_writes && !b_use.written {
                 continue;
             }
-            if is_partial(a_member, a_access, &alignment.first) {
+            if is_partial(a_member, a_access, first.with) {
                 return Some(Conflict::Memory(a_use.buffer));
             }
-            let pa = place(first, a_member, a_access, &alignment.first);
+            let pa = place(first, a_member, a_access);
             for b in &b_use.accesses {
-                let (b_member, b_access) = second.access(*b);
+                let (b_member, b_access) = pair.second.access(*b);
                 if !a_writes && !b_access.kind.writes() {
                     continue;
                 }
-                if is_partial(b_member, b_access, &alignment.second) {
+                if is_partial(b_member, b_access, second.with) {
                     return Some(Conflict::Memory(a_use.buffer));
                 }
-                if alignment.first.outer == 0 {
+                if first.with.outer == 0 {
                     continue;
                 }
-                let (Some(pa), Some(pb)) = (&pa, &place(second, b_member, b_access, &alignment.second))
-                else {
+                let (Some(pa), Some(pb)) = (&pa, &place(second, b_member, b_access)) else {
                     return Some(Conflict::Opaque(a_use.buffer));
                 };
                 let fine = if a_writes { within(pb, pa) } else { within(pa, pb) };
@@ -146,33 +140,4 @@ pub fn conflict(first: &Cluster, second: &Cluster, alignment: &Alignment) -> Opt
         }
     }
     None
-}
-
-/// Positions, in either cluster's list, of the buffers that both use.
-pub fn shared_buffers<'a>(
-    first: &'a Cluster,
-    second: &'a Cluster,
-) -> impl Iterator<Item = (usize, usize)> + 'a {
-    let swapped = first.buffers.len() > second.buffers.len();
-    let (few, many) = if swapped { (second, first) } else { (first, second) };
-    // Far apart in size, each of the few is looked up; otherwise both lists are walked through.
-    let look_up = many.buffers.len() > 8 * few.buffers.len();
-    let (mut i, mut j) = (0, 0);
-    std::iter::from_fn(move || {
-        while i < few.buffers.len() && j < many.buffers.len() {
-            let wanted = few.buffers[i].buffer;
-            if look_up {
-                j += many.buffers[j..].partition_point(|u| u.buffer < wanted);
-            } else {
-                while j < many.buffers.len() && many.buffers[j].buffer < wanted {
-                    j += 1;
-                }
-            }
-            i += 1;
-            if many.buffers.get(j).is_some_and(|u| u.buffer == wanted) {
-                return Some(if swapped { (j, i - 1) } else { (i - 1, j) });
-            }
-        }
-        None
-    })
 }

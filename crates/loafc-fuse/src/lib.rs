@@ -11,6 +11,7 @@ pub mod legality;
 pub mod log;
 pub mod options;
 pub mod order;
+pub mod pair;
 mod queue;
 mod rounds;
 pub mod schedule;

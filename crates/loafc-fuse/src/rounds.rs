@@ -9,10 +9,13 @@ use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{Facts, cluster_bytes, enough_saved, most_saved, set_nest_traffic, within_limits};
+use crate::cost::{
+    Facts, cluster_bytes, set_nest_traffic, set_repeated, within_limits, worth_a_look,
+};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
+use crate::pair::Pair;
 use crate::queue::{Candidate, Queue};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
@@ -245,8 +248,7 @@ impl<'a> Scheduler<'a> {
     /// A pair for the regular rounds, unless it is refused at once.
     fn regular_candidate(&mut self, first: ClusterId, second: ClusterId) -> Option<Candidate> {
         let (x, y) = (self.live(first)?, self.live(second)?);
-        let bound = within_limits(self.facts, x, y).and_then(|()| most_saved(self.facts, x, y));
-        match bound {
+        match within_limits(self.facts, x, y).and_then(|()| bound(self.facts, x, y)) {
             Ok(bound) => self.candidate(first, second, bound),
             Err(reason) => {
                 self.refuse_natural(first, second, reason);
@@ -266,7 +268,7 @@ impl<'a> Scheduler<'a> {
             Some(Settled::Refused(_)) => Ok(()),
             None => within_limits(self.facts, x, y),
         };
-        match limits.and_then(|()| most_saved(self.facts, x, y)) {
+        match limits.and_then(|()| bound(self.facts, x, y)) {
             Ok(bound) => self.candidate(first, second, bound),
             Err(reason) => {
                 self.record_refusal(Round::Final, first, second, reason);
@@ -325,15 +327,17 @@ impl<'a> Scheduler<'a> {
             return Some((candidate, proposal));
         }
         let (first, second) = (candidate.first, candidate.second);
-        let (x, y) = (self.live(first)?, self.live(second)?);
-        let found = match round {
-            Round::Regular => Natural.propose(self.facts, x, y),
-            Round::Final => {
-                let natural = match self.settled.get(&(first, second)) {
-                    Some(Settled::Refused(reason)) => reason.clone(),
-                    _ => Reason::NoCommonSpace,
-                };
-                self.best_transform(x, y, natural)
+        let found = {
+            let pair = Pair::new(self.facts, self.live(first)?, self.live(second)?);
+            match round {
+                Round::Regular => Natural.propose(self.facts, &pair),
+                Round::Final => {
+                    let natural = match self.settled.get(&(first, second)) {
+                        Some(Settled::Refused(reason)) => reason.clone(),
+                        _ => Reason::NoCommonSpace,
+                    };
+                    self.best_transform(&pair, natural)
+                }
             }
         };
         let proposal = match found {
@@ -359,15 +363,17 @@ impl<'a> Scheduler<'a> {
     }
 
     /// The best of all ways of the final round; the first one that saves all that two clusters could is enough.
-    fn best_transform(&self, x: &Cluster, y: &Cluster, natural: Reason) -> Result<Proposal, Reason> {
-        let enough = enough_saved(self.facts, x, y);
+    fn best_transform(&self, pair: &Pair, natural: Reason) -> Result<Proposal, Reason> {
         let mut best: Option<Proposal> = None;
         let mut refusal = natural;
         for transform in FINAL_ROUND {
-            match transform.propose(self.facts, x, y) {
-                Ok(found) if found.score.saved >= enough => return Ok(found),
+            match transform.propose(self.facts, pair) {
                 Ok(found) if best.as_ref().is_none_or(|b| found.score.saved > b.score.saved) => {
+                    let enough = found.score.saved >= pair.most_saved;
                     best = Some(found);
+                    if enough {
+                        break;
+                    }
                 }
                 Ok(_) => {}
                 Err(reason) => refusal = more_telling(refusal, reason),
@@ -424,6 +430,7 @@ impl<'a> Scheduler<'a> {
             union.set_bytes(changed.buffer, changed.after);
             self.bytes += changed.after - changed.before;
         }
+        set_repeated(self.facts, &mut union);
         debug_assert_eq!(self.clusters.len(), merged.0 as usize);
         self.clusters.push(Some(union));
         self.alive[first.0 as usize] = false;
@@ -440,6 +447,12 @@ impl<'a> Scheduler<'a> {
         self.consider(merged);
         true
     }
+}
+
+/// What a fusion could save at most, if that is worth a look.
+fn bound(facts: &Facts, first: &Cluster, second: &Cluster) -> Result<i64, Reason> {
+    let pair = Pair::new(facts, first, second);
+    worth_a_look(facts, &pair).map(|()| pair.most_saved)
 }
 
 /// What the log says of a pair that has a score.

@@ -183,6 +183,7 @@ impl Size {
     }
 
     /// `self / divisor` where that is again a polynomial without remainder; `None` for a zero divisor too.
+    #[inline]
     pub fn div_exact(self, divisor: Size) -> Option<Size> {
         if self == divisor && !divisor.is(0) {
             return Some(Size::ONE);
@@ -267,10 +268,15 @@ impl Size {
     }
 
     /// The value for scores: symbols without a value count as [`SymbolValues::DEFAULT_HINT`].
+    #[inline]
     pub fn hint(self, values: &SymbolValues) -> i64 {
-        if let Repr::Const(c) = self.repr() {
-            return c;
+        match self.repr() {
+            Repr::Const(c) => c,
+            Repr::Poly(_) => self.hint_of_polynomial(values),
         }
+    }
+
+    fn hint_of_polynomial(self, values: &SymbolValues) -> i64 {
         if let Some(v) = self.eval(values) {
             return v;
         }
@@ -436,48 +442,67 @@ impl From<i32> for Size {
     }
 }
 
+// Nearly all sizes are constants: their arithmetic is to be part of the caller's code, that of polynomials is not.
 impl Add for Size {
     type Output = Size;
+    #[inline]
     fn add(self, rhs: Size) -> Size {
         match (self.repr(), rhs.repr()) {
             (Repr::Const(a), Repr::Const(b)) => Size::constant(a.wrapping_add(b)),
-            (_, Repr::Const(0)) => self,
-            (Repr::Const(0), _) => rhs,
-            _ => {
-                let mut p = poly_of(self);
-                p.terms.extend(poly_of(rhs).terms);
-                intern(p)
-            }
+            _ => add_polynomials(self, rhs),
         }
     }
 }
 impl Mul for Size {
     type Output = Size;
+    #[inline]
     fn mul(self, rhs: Size) -> Size {
         match (self.repr(), rhs.repr()) {
             (Repr::Const(a), Repr::Const(b)) => Size::constant(a.wrapping_mul(b)),
-            (Repr::Const(0), _) | (_, Repr::Const(0)) => Size::ZERO,
-            (_, Repr::Const(1)) => self,
-            (Repr::Const(1), _) => rhs,
-            _ => {
-                let (a, b) = (poly_of(self), poly_of(rhs));
-                let mut out = Poly::default();
-                let lock = read();
-                for (m, c) in &a.terms {
-                    for (n, d) in &b.terms {
-                        let mut product = m.clone();
-                        product.extend_from_slice(n);
-                        product
-                            .sort_by(|x, y| lock.atom_text[x.0 as usize].cmp(&lock.atom_text[y.0 as usize]));
-                        out.terms.push((product, c.wrapping_mul(*d)));
-                    }
-                }
-                drop(lock);
-                intern(out)
-            }
+            _ => multiply_polynomials(self, rhs),
         }
     }
 }
+
+#[cold]
+fn add_polynomials(a: Size, b: Size) -> Size {
+    if b.is(0) {
+        return a;
+    }
+    if a.is(0) {
+        return b;
+    }
+    let mut sum = poly_of(a);
+    sum.terms.extend(poly_of(b).terms);
+    intern(sum)
+}
+
+#[cold]
+fn multiply_polynomials(a: Size, b: Size) -> Size {
+    if a.is(0) || b.is(0) {
+        return Size::ZERO;
+    }
+    if b.is(1) {
+        return a;
+    }
+    if a.is(1) {
+        return b;
+    }
+    let (a, b) = (poly_of(a), poly_of(b));
+    let mut out = Poly::default();
+    let lock = read();
+    for (m, c) in &a.terms {
+        for (n, d) in &b.terms {
+            let mut product = m.clone();
+            product.extend_from_slice(n);
+            product.sort_by(|x, y| lock.atom_text[x.0 as usize].cmp(&lock.atom_text[y.0 as usize]));
+            out.terms.push((product, c.wrapping_mul(*d)));
+        }
+    }
+    drop(lock);
+    intern(out)
+}
+
 impl Neg for Size {
     type Output = Size;
     fn neg(self) -> Size {

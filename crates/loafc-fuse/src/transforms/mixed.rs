@@ -4,12 +4,15 @@
 
 use smallvec::SmallVec;
 
-use super::{Proposal, Transform, access_pairs, more_telling};
+use super::{Proposal, Transform, more_telling};
 use crate::alignment::{Alignment, Site, match_all};
 use crate::cluster::{Cluster, NewDigit, Respace};
 use crate::cost::{Facts, Score, evaluate};
-use crate::legality::shared_buffers;
 use crate::log::{Method, Reason};
+use crate::pair::Pair;
+
+/// Shared accesses, those with most bytes, that a space is derived from.
+const TRIED_PAIRS: usize = 2;
 
 /// See the module.
 pub struct MixedReductions;
@@ -19,17 +22,18 @@ impl Transform for MixedReductions {
         Method::MixedReductions
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        if !facts.options.mixed_reduction_orders || !(first.has_reduction || second.has_reduction) {
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
+        let reduces = pair.first.has_reduction || pair.second.has_reduction;
+        if !facts.options.mixed_reduction_orders || !reduces {
             return Err(Reason::NoCommonSpace);
         }
         let mut refusal = Reason::NoCommonSpace;
-        for (a, b) in access_pairs(first, second, 2) {
-            let mut ways = [(a, b, false), (b, a, true)];
+        for (a, b) in pair.accesses().iter().take(TRIED_PAIRS) {
+            let mut ways = [(*a, *b, false), (*b, *a, true)];
             // Rows that are contiguous within an outer iteration stream; columns would jump.
             ways.sort_by_key(|(rows, ..)| !is_contiguous_inside(*rows));
             for (rows, columns, swap) in ways {
-                match propose(facts, rows, columns, swap) {
+                match propose(facts, pair, rows, columns, swap) {
                     Ok(found) => return Ok(found),
                     Err(reason) => refusal = more_telling(refusal, reason),
                 }
@@ -40,21 +44,19 @@ impl Transform for MixedReductions {
 }
 
 /// `rows` keeps its space; `columns` reduces over (a part of) its outer digits.
-fn propose(facts: &Facts, rows: Site, columns: Site, swap: bool) -> Result<Proposal, Reason> {
+fn propose(facts: &Facts, pair: &Pair, rows: Site, columns: Site, swap: bool) -> Result<Proposal, Reason> {
     let (kept, moved) = (rows.0, columns.0);
     if !is_plain_reduction(moved) || kept.outer.is_empty() {
         return Err(Reason::NoCommonSpace);
     }
     // Partial results exist only at the end of the kernel: nothing in it may read them.
-    let feeds = shared_buffers(kept, moved).any(|(_, theirs)| moved.buffers[theirs].written);
-    if feeds {
+    if pair.shared_uses().any(|(a, b)| if swap { a.written } else { b.written }) {
         return Err(Reason::NoCommonSpace);
     }
     let space = columns_over_rows(rows, columns).ok_or(Reason::NoCommonSpace)?;
     let alignment = Alignment { first: Respace::identity(&kept.outer), second: space };
-    let (alignment, pair) =
-        if swap { (alignment.swapped(), (moved, kept)) } else { (alignment, (kept, moved)) };
-    let score = evaluate(facts, pair.0, pair.1, &alignment)?;
+    let alignment = if swap { alignment.swapped() } else { alignment };
+    let score = evaluate(facts, pair, &alignment)?;
     let partial = partial_bytes(facts, moved);
     if partial > facts.options.limits.cached_bytes {
         return Err(Reason::WorkingSetTooLarge { bytes: partial });
@@ -93,11 +95,11 @@ fn partial_bytes(facts: &Facts, cluster: &Cluster) -> i64 {
 /// The columns' digits in the rows' space: every outer digit of the rows is one that the columns reduce over, all
 /// else becomes inner.
 fn columns_over_rows(rows: Site, columns: Site) -> Option<Respace> {
-    let pieces = match_all(rows, columns)?;
+    let matched = match_all(rows, columns)?;
     let (kept_outer, moved_outer) = (rows.0.outer.len(), columns.0.outer.len());
     let mut outer: SmallVec<[(usize, NewDigit); 6]> = SmallVec::new();
     let mut inner: SmallVec<[(usize, NewDigit); 6]> = SmallVec::new();
-    for piece in pieces {
+    for piece in matched.pieces {
         let (row, column) = (piece.first?, piece.second?);
         let digit = NewDigit { from: column.0, weight: column.1, extent: piece.extent };
         if row.0 < kept_outer {

@@ -3,9 +3,9 @@
 
 use super::{Proposal, Transform, more_telling};
 use crate::alignment::{self, Alignment};
-use crate::cluster::Cluster;
 use crate::cost::{Facts, evaluate, serializes};
 use crate::log::{Method, Reason};
+use crate::pair::Pair;
 
 /// See the module.
 pub struct Natural;
@@ -18,30 +18,27 @@ impl Transform for Natural {
         Method::Natural
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let mut alignment = alignment::natural(first, second);
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
+        let mut alignment = alignment::natural(pair.first, pair.second);
         let mut refusal = Reason::NoCommonSpace;
         if alignment.first.outer == 0 {
             // Nothing is lost where neither had outer loops.
-            if alignment.first.demotes() || alignment.second.demotes() || serializes(facts, first, second) {
+            if alignment.first.demotes() || alignment.second.demotes() || serializes(facts, pair) {
                 return Err(refusal);
             }
-            let score = evaluate(facts, first, second, &alignment)?;
+            let score = evaluate(facts, pair, &alignment)?;
             return Ok(Proposal { method: Method::Natural, alignment, score });
         }
         // The longest common space keeps most loops parallel, so the first that fits is the best.
         while alignment.first.outer > 0 {
-            if splits_two_maps(first, second, &alignment) {
+            if splits_two_maps(pair, &alignment) {
                 break;
             }
-            match evaluate(facts, first, second, &alignment) {
+            match evaluate(facts, pair, &alignment) {
                 Ok(score) => return Ok(Proposal { method: Method::Natural, alignment, score }),
                 Err(reason) => refusal = more_telling(refusal, reason),
             }
-            match alignment.shortened() {
-                Some(shorter) => alignment = shorter,
-                None => break,
-            }
+            alignment.shorten();
         }
         Err(refusal)
     }
@@ -49,8 +46,12 @@ impl Transform for Natural {
 
 /// Whether both sides would leave loops to themselves although neither reduces over rows. They would run through
 /// the same elements one after the other, not together; a reordering may bring them together.
-fn splits_two_maps(first: &Cluster, second: &Cluster, alignment: &Alignment) -> bool {
-    alignment.first.demotes() && alignment.second.demotes() && !first.has_reduction && !second.has_reduction
+fn splits_two_maps(pair: &Pair, alignment: &Alignment) -> bool {
+    are_maps(pair) && alignment.first.demotes() && alignment.second.demotes()
+}
+
+fn are_maps(pair: &Pair) -> bool {
+    !pair.first.has_reduction && !pair.second.has_reduction
 }
 
 impl Transform for Rows {
@@ -58,17 +59,20 @@ impl Transform for Rows {
         Method::Rows
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let mut alignment = Some(alignment::natural(first, second));
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
         let mut refusal = Reason::NoCommonSpace;
-        while let Some(tried) = alignment.filter(|a| a.first.outer > 0) {
-            if splits_two_maps(first, second, &tried) {
-                match evaluate(facts, first, second, &tried) {
-                    Ok(score) => return Ok(Proposal { method: Method::Rows, alignment: tried, score }),
+        if !are_maps(pair) {
+            return Err(refusal);
+        }
+        let mut alignment = alignment::natural(pair.first, pair.second);
+        while alignment.first.outer > 0 {
+            if splits_two_maps(pair, &alignment) {
+                match evaluate(facts, pair, &alignment) {
+                    Ok(score) => return Ok(Proposal { method: Method::Rows, alignment, score }),
                     Err(reason) => refusal = more_telling(refusal, reason),
                 }
             }
-            alignment = tried.shortened();
+            alignment.shorten();
         }
         Err(refusal)
     }

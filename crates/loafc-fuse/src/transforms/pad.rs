@@ -1,11 +1,12 @@
 //! Padding: a cluster runs in the first part of a longer space of another one, and does nothing in the rest.
 //! A concatenation and what reads one of its inputs share their pass that way.
 
-use super::{Proposal, Transform, access_pairs, more_telling};
+use super::{Proposal, Transform, more_telling};
 use crate::alignment::by_padded_access;
 use crate::cluster::{Cluster, Respace};
 use crate::cost::{Facts, evaluate};
 use crate::log::{Method, Reason};
+use crate::pair::Pair;
 
 /// A loop may grow by this factor at most.
 const MOST_GROWTH: i64 = 2;
@@ -21,15 +22,16 @@ impl Transform for Pad {
         Method::Pad
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
+        let (first, second) = (pair.first, pair.second);
         let mut refusal = Reason::NoCommonSpace;
-        for (a, b) in access_pairs(first, second, TRIED_PAIRS) {
-            let Some(alignment) = by_padded_access(a, b) else { continue };
+        for (a, b) in pair.accesses().iter().take(TRIED_PAIRS) {
+            let Some(alignment) = by_padded_access(*a, *b) else { continue };
             let bearable = can_be_padded(first, &alignment.first) && can_be_padded(second, &alignment.second);
             if alignment.first.outer == 0 || !bearable {
                 continue;
             }
-            match evaluate(facts, first, second, &alignment) {
+            match evaluate(facts, pair, &alignment) {
                 Ok(score) => return Ok(Proposal { method: Method::Pad, alignment, score }),
                 Err(reason) => refusal = more_telling(refusal, reason),
             }

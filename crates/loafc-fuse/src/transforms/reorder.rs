@@ -3,14 +3,11 @@
 
 use smallvec::SmallVec;
 
-use super::{Proposal, Transform, access_pairs, more_telling};
-use crate::alignment::{Alignment, by_access};
-use crate::cluster::Cluster;
-use crate::cost::{Facts, enough_saved, evaluate};
+use super::{Proposal, Transform, more_telling};
+use crate::alignment::{Alignment, Anchor, match_all};
+use crate::cost::{Facts, evaluate};
 use crate::log::{Method, Reason};
-
-/// Shared accesses, those with most bytes, that an order is derived from.
-const TRIED_PAIRS: usize = 3;
+use crate::pair::Pair;
 
 /// See the module.
 pub struct Reorder;
@@ -20,15 +17,15 @@ impl Transform for Reorder {
         Method::Reorder
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let enough = enough_saved(facts, first, second);
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
         let mut best: Option<Proposal> = None;
         let mut refusal = Reason::NoCommonSpace;
         let mut tried: SmallVec<[Alignment; 2]> = SmallVec::new();
-        for (a, b) in access_pairs(first, second, TRIED_PAIRS) {
+        for (a, b) in pair.accesses() {
+            let Some(matched) = match_all(*a, *b) else { continue };
             // Either may keep its order; of equal scores the earlier one does.
-            let anchored = [by_access(a, b), by_access(b, a).map(|found| found.swapped())];
-            for alignment in anchored.into_iter().flatten() {
+            for anchor in [Anchor::First, Anchor::Second] {
+                let alignment = matched.alignment(pair.first, pair.second, anchor);
                 if alignment.first.outer == 0 || alignment.reorderings() == 0 {
                     continue;
                 }
@@ -36,19 +33,19 @@ impl Transform for Reorder {
                 if tried.contains(&alignment) || best.as_ref().is_some_and(|b| b.alignment == alignment) {
                     continue;
                 }
-                let spreads = (alignment.first.demotes() && first.has_reduction)
-                    || (alignment.second.demotes() && second.has_reduction);
+                let spreads = (alignment.first.demotes() && pair.first.has_reduction)
+                    || (alignment.second.demotes() && pair.second.has_reduction);
                 if spreads {
                     refusal = more_telling(refusal, Reason::ReductionWouldSpread);
                     continue;
                 }
-                match evaluate(facts, first, second, &alignment) {
+                match evaluate(facts, pair, &alignment) {
                     Ok(score) if best.as_ref().is_none_or(|b| score.saved > b.score.saved) => {
-                        let found = Proposal { method: Method::Reorder, alignment, score };
-                        if found.score.saved >= enough {
-                            return Ok(found);
+                        let enough = score.saved >= pair.most_saved;
+                        best = Some(Proposal { method: Method::Reorder, alignment, score });
+                        if enough {
+                            return best.ok_or(refusal);
                         }
-                        best = Some(found);
                     }
                     Ok(_) => tried.push(alignment),
                     Err(reason) => {

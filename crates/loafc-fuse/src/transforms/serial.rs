@@ -5,8 +5,8 @@ use super::{Proposal, Transform};
 use crate::alignment::Alignment;
 use crate::cluster::{Cluster, Respace};
 use crate::cost::{Facts, evaluate};
-use crate::legality::shared_buffers;
 use crate::log::{Method, Reason};
+use crate::pair::Pair;
 
 /// See the module.
 pub struct Serial;
@@ -16,10 +16,9 @@ impl Transform for Serial {
         Method::Serial
     }
 
-    fn propose(&self, facts: &Facts, first: &Cluster, second: &Cluster) -> Result<Proposal, Reason> {
-        let feeds = shared_buffers(first, second)
-            .any(|(mine, theirs)| first.buffers[mine].written || second.buffers[theirs].written);
-        if !feeds {
+    fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
+        let (first, second) = (pair.first, pair.second);
+        if !pair.shared_uses().any(|(a, b)| a.written || b.written) {
             return Err(Reason::NoCommonSpace);
         }
         if first.work.saturating_add(second.work) > facts.options.limits.serial_work {
@@ -31,7 +30,7 @@ impl Transform for Serial {
             space
         };
         let alignment = Alignment { first: all_inner(first), second: all_inner(second) };
-        let score = evaluate(facts, first, second, &alignment)?;
+        let score = evaluate(facts, pair, &alignment)?;
         Ok(Proposal { method: Method::Serial, alignment, score })
     }
 }
