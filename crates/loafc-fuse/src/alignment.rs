@@ -26,8 +26,8 @@ impl Alignment {
     }
 
     /// How many of the two sides run in another order than before.
-    pub fn reorderings(&self) -> usize {
-        usize::from(!self.first.keeps_order()) + usize::from(!self.second.keeps_order())
+    pub fn reorderings(&self) -> u8 {
+        u8::from(!self.first.keeps_order()) + u8::from(!self.second.keeps_order())
     }
 
     /// The same with the sides exchanged.
@@ -260,6 +260,10 @@ pub fn match_all(first: Site, second: Site) -> Option<Matched> {
 
 fn match_digits(first: Site, second: Site, ends: Ends) -> Option<Matched> {
     let (mut a, mut b) = (Digits::new(first)?, Digits::new(second)?);
+    if ends == Ends::Padded && a.len() == b.len() {
+        // What lies within equal digits of smaller strides is then of one length, too.
+        return None;
+    }
     let mut pieces = SmallVec::new();
     let mut padded = None;
     while let (Some(x), Some(y)) = (a.smallest(), b.smallest()) {
@@ -333,6 +337,11 @@ impl Digits {
         let positive = moving.iter().all(|o| loafc_ir::index::provably_positive(o.stride));
         let open = moving.len();
         (ordered && positive).then_some(Digits { moving, open, still })
+    }
+
+    /// Elements that the access touches.
+    fn len(&self) -> Size {
+        self.moving.iter().map(|o| o.extent).product()
     }
 
     fn smallest(&self) -> Option<Open> {

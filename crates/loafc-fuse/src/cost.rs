@@ -34,8 +34,8 @@ impl<'a> Facts<'a> {
     /// Collects them.
     pub fn new(program: &'a NestProgram, options: &'a FuseOptions, graph: &StepGraph) -> Self {
         let mut users: Vec<u32> = graph.users.iter().map(|steps| steps.len() as u32).collect();
-        for step in &program.steps {
-            let Step::Extern(call) = step else { continue };
+        for step in &graph.externs {
+            let Step::Extern(call) = &program.steps[step.0 as usize] else { continue };
             let views = call.tensors.iter().chain(call.results.iter().flatten());
             views.for_each(|view| users[view.buffer.0 as usize] = u32::MAX);
         }
@@ -73,7 +73,7 @@ pub struct Score {
     /// Bytes of memory traffic that it removes.
     pub saved: i64,
     /// Clusters whose loops are reordered for it.
-    pub reorderings: usize,
+    pub reorderings: u8,
     /// Traffic of every buffer that the fusion changes.
     pub traffic: ChangedTraffic,
 }

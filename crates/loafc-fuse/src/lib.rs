@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use loafc_ir::nest::{NestProgram, Step, StepId};
 
+use crate::cluster::Cluster;
 use crate::cost::Facts;
 use crate::log::{ClusterOrigin, DecisionLog, KernelSummary, LoopSpace};
 pub use crate::options::FuseOptions;
-use crate::order::{ClusterId, StepGraph};
+use crate::order::{ClusterId, StepGraph, StepGraphBuilder};
 use crate::schedule::{Schedule, ScheduledStep};
 
 /// A schedule and how it came about.
@@ -64,10 +65,9 @@ pub enum FuseError {
 /// When a step names a buffer that does not exist.
 pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseError> {
     let (kernels, mut log, rounds) = {
-        let graph = StepGraph::new(&program)?;
+        let Start { graph, clusters, log } = start(&program)?;
         let facts = Facts::new(&program, options, &graph);
-        let start = starting_log(&facts, &graph);
-        let scheduler = rounds::Scheduler::new(&facts, &graph, start);
+        let scheduler = rounds::Scheduler::new(&facts, &graph, clusters, log);
         let begin = Instant::now();
         let outcome = scheduler.run();
         let rounds = begin.elapsed();
@@ -83,39 +83,54 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
     Ok(Fused { schedule, log, rounds })
 }
 
-fn starting_log(facts: &Facts, graph: &StepGraph) -> DecisionLog {
-    let program = facts.program;
-    let clusters = program
-        .steps
-        .iter()
-        .enumerate()
-        .map(|(k, step)| match step {
-            Step::Nest(nest) => ClusterOrigin::Step {
-                step: k as u32,
-                name: nest.name.clone(),
-                is_extern: false,
-                space: LoopSpace::of_nest(nest),
-                source: nest.origins.clone(),
-                bytes: 0,
-            },
-            Step::Extern(call) => ClusterOrigin::Step {
-                step: k as u32,
-                name: call.op.clone(),
-                is_extern: true,
-                space: LoopSpace::default(),
-                source: call.origin.iter().cloned().collect(),
-                bytes: 0,
-            },
-        })
-        .collect();
-    DecisionLog {
+/// What a run starts with.
+struct Start {
+    graph: StepGraph,
+    /// One for each nest; extern calls have none.
+    clusters: Vec<Option<Cluster>>,
+    log: DecisionLog,
+}
+
+/// Records that a step brings about at most, as a rule: one for each pair that is looked at.
+const RECORDS_PER_STEP: usize = 3;
+
+/// Looks at each step once: a program of thousands of steps would leave the cache between one look and the next.
+fn start(program: &NestProgram) -> Result<Start, FuseError> {
+    let count = program.steps.len();
+    let mut graph = StepGraphBuilder::new(program);
+    // A fusion makes one cluster of two, so there are never twice as many.
+    let mut clusters = Vec::with_capacity(2 * count);
+    let mut origins = Vec::with_capacity(2 * count);
+    for (k, step) in program.steps.iter().enumerate() {
+        graph.add(step)?;
+        let (name, space, source) = match step {
+            Step::Nest(nest) => (&nest.name, LoopSpace::of_nest(nest), nest.origins.clone()),
+            Step::Extern(call) => (&call.op, LoopSpace::default(), call.origin.iter().cloned().collect()),
+        };
+        clusters.push(match step {
+            Step::Nest(nest) => Some(Cluster::of_nest(StepId(k as u32), nest, program)),
+            Step::Extern(_) => None,
+        });
+        origins.push(ClusterOrigin::Step {
+            step: k as u32,
+            name: name.clone(),
+            is_extern: matches!(step, Step::Extern(_)),
+            space,
+            source,
+            bytes: 0,
+        });
+    }
+    let graph = graph.finish();
+    let log = DecisionLog {
         version: DecisionLog::VERSION,
-        clusters,
-        extern_calls: program.steps.iter().filter(|s| matches!(s, Step::Extern(_))).count(),
+        clusters: origins,
+        records: Vec::with_capacity(RECORDS_PER_STEP * count),
+        extern_calls: graph.externs.len(),
         buffers: program.buffers.iter().map(|b| b.name.clone()).collect(),
         edges: graph.edges(),
         ..DecisionLog::default()
-    }
+    };
+    Ok(Start { graph, clusters, log })
 }
 
 type LaidOut = Vec<(ScheduledStep, Option<KernelSummary>)>;

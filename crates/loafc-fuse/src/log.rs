@@ -181,7 +181,7 @@ pub struct Record {
     /// Score under the alignment that was chosen, in bytes.
     pub score: i64,
     /// Clusters whose loops were reordered for it.
-    pub reorderings: usize,
+    pub reorderings: u8,
     /// Why.
     pub reason: Reason,
 }
@@ -308,7 +308,7 @@ impl DecisionLog {
 
     /// Fusions that reordered loops, in all rounds.
     pub fn loop_reorderings(&self) -> usize {
-        self.records.iter().filter(|r| r.reason.is_fused()).map(|r| r.reorderings).sum()
+        self.records.iter().filter(|r| r.reason.is_fused()).map(|r| usize::from(r.reorderings)).sum()
     }
 
     /// Fusions that were made.

@@ -27,12 +27,90 @@ pub struct StepGraph {
     pub after: Vec<Steps>,
     /// For each buffer, the steps that touch it, in order.
     pub users: Vec<Steps>,
+    /// Steps that are calls into a library, in order.
+    pub externs: Vec<StepId>,
 }
 
 #[derive(Default, Clone)]
 struct BufferState {
     writer: Option<StepId>,
     readers: Steps,
+}
+
+/// Finds dependencies, step by step.
+pub struct StepGraphBuilder {
+    graph: StepGraph,
+    buffers: Vec<BufferState>,
+    last_ordered: Option<StepId>,
+}
+
+impl StepGraphBuilder {
+    /// A graph that has room for a program's steps.
+    pub fn new(program: &NestProgram) -> StepGraphBuilder {
+        let count = program.steps.len();
+        let graph = StepGraph {
+            before: Vec::with_capacity(count),
+            after: Vec::with_capacity(count),
+            users: vec![SmallVec::new(); program.buffers.len()],
+            externs: Vec::new(),
+        };
+        let buffers = vec![BufferState::default(); program.buffers.len()];
+        StepGraphBuilder { graph, buffers, last_ordered: None }
+    }
+
+    /// Adds the program's next step.
+    ///
+    /// # Errors
+    /// When it names a buffer that the program does not have.
+    pub fn add(&mut self, step: &Step) -> Result<(), FuseError> {
+        let (graph, count) = (&mut self.graph, self.buffers.len());
+        let k = graph.before.len();
+        let id = StepId(k as u32);
+        graph.before.push(SmallVec::new());
+        graph.after.push(SmallVec::new());
+        let (reads, writes) = touched(step);
+        for buffer in reads.iter().chain(&writes) {
+            let Some(users) = graph.users.get_mut(buffer.0 as usize) else {
+                return Err(FuseError::UnknownBuffer { step: k, buffer: buffer.0, count });
+            };
+            if users.last() != Some(&id) {
+                users.push(id);
+            }
+        }
+        for buffer in &reads {
+            if let Some(writer) = self.buffers[buffer.0 as usize].writer {
+                graph.add(writer, id);
+            }
+        }
+        for buffer in &writes {
+            let old = &mut self.buffers[buffer.0 as usize];
+            let readers = std::mem::take(&mut old.readers);
+            let writer = old.writer.replace(id);
+            for earlier in readers.into_iter().chain(writer) {
+                graph.add(earlier, id);
+            }
+        }
+        for buffer in &reads {
+            let state = &mut self.buffers[buffer.0 as usize];
+            if state.writer != Some(id) {
+                state.readers.push(id);
+            }
+        }
+        if let Step::Extern(call) = step {
+            graph.externs.push(id);
+            if call.ordered
+                && let Some(earlier) = self.last_ordered.replace(id)
+            {
+                graph.add(earlier, id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The graph of all steps that were added.
+    pub fn finish(self) -> StepGraph {
+        self.graph
+    }
 }
 
 impl StepGraph {
@@ -42,60 +120,20 @@ impl StepGraph {
     /// # Errors
     /// When a step names a buffer that the program does not have.
     pub fn new(program: &NestProgram) -> Result<StepGraph, FuseError> {
-        let count = program.steps.len();
-        let mut graph = StepGraph {
-            before: vec![SmallVec::new(); count],
-            after: vec![SmallVec::new(); count],
-            users: vec![SmallVec::new(); program.buffers.len()],
-        };
-        let mut state = vec![BufferState::default(); program.buffers.len()];
-        let mut last_ordered = None;
-        for (k, step) in program.steps.iter().enumerate() {
-            let id = StepId(k as u32);
-            let (reads, writes) = touched(step);
-            for buffer in reads.iter().chain(&writes) {
-                if buffer.0 as usize >= program.buffers.len() {
-                    let count = program.buffers.len();
-                    return Err(FuseError::UnknownBuffer { step: k, buffer: buffer.0, count });
-                }
-                let users = &mut graph.users[buffer.0 as usize];
-                if users.last() != Some(&id) {
-                    users.push(id);
-                }
-            }
-            for buffer in &reads {
-                if let Some(writer) = state[buffer.0 as usize].writer {
-                    graph.add(writer, id);
-                }
-            }
-            for buffer in &writes {
-                let old = &mut state[buffer.0 as usize];
-                let readers = std::mem::take(&mut old.readers);
-                let writer = old.writer.replace(id);
-                for earlier in readers.into_iter().chain(writer) {
-                    graph.add(earlier, id);
-                }
-            }
-            for buffer in &reads {
-                if state[buffer.0 as usize].writer != Some(id) {
-                    state[buffer.0 as usize].readers.push(id);
-                }
-            }
-            if matches!(step, Step::Extern(call) if call.ordered)
-                && let Some(earlier) = last_ordered.replace(id)
-            {
-                graph.add(earlier, id);
-            }
+        let mut builder = StepGraphBuilder::new(program);
+        for step in &program.steps {
+            builder.add(step)?;
         }
-        Ok(graph)
+        Ok(builder.finish())
     }
 
     /// All dependencies as pairs of steps, the earlier one first.
     pub fn edges(&self) -> Vec<(u32, u32)> {
-        let from = |(k, before): (usize, &Steps)| {
-            before.iter().map(move |b| (b.0, k as u32)).collect::<SmallVec<[(u32, u32); 4]>>()
-        };
-        self.before.iter().enumerate().flat_map(from).collect()
+        let mut edges = Vec::with_capacity(self.before.iter().map(SmallVec::len).sum());
+        for (k, before) in self.before.iter().enumerate() {
+            edges.extend(before.iter().map(|b| (b.0, k as u32)));
+        }
+        edges
     }
 
     fn add(&mut self, earlier: StepId, later: StepId) {
@@ -446,6 +484,7 @@ mod tests {
             before: vec![SmallVec::new(); count],
             after: vec![SmallVec::new(); count],
             users: Vec::new(),
+            externs: Vec::new(),
         };
         for (a, b) in edges {
             let (a, b) = (a % count, b % count);

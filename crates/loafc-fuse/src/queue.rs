@@ -16,28 +16,35 @@ use crate::transforms::Proposal;
 /// order of their scores all the same.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Bytes saved, or a random number where candidates are taken in random order.
-    pub priority: u64,
-    /// How far apart the first steps of the two are.
-    pub distance: u32,
-    /// The one that runs first.
-    pub first: ClusterId,
-    /// The other one.
+    /// Bytes saved, or a random number where candidates are taken in random order; then how near the two are, then
+    /// the one that runs first. One number, so that comparing two candidates needs no branch.
+    key: u128,
+    /// The one that runs second.
     pub second: ClusterId,
     /// `None` as long as the priority is a bound. Boxed because the queue moves candidates around.
     pub proposal: Option<Box<Proposal>>,
 }
 
 impl Candidate {
-    /// Packed, because sorting compares little else.
-    fn key(&self) -> (u64, u64, u32) {
-        let near = (u64::from(!self.distance) << 32) | u64::from(!self.first.0);
-        (self.priority, near, !self.second.0)
+    /// A pair without a score; the distance is that of the first steps of the two.
+    pub fn new(priority: u64, distance: u32, first: ClusterId, second: ClusterId) -> Candidate {
+        let key = (u128::from(priority) << 64) | (u128::from(!distance) << 32) | u128::from(!first.0);
+        Candidate { key, second, proposal: None }
+    }
+
+    /// The one that runs first.
+    pub fn first(&self) -> ClusterId {
+        ClusterId(!(self.key as u32))
+    }
+
+    /// Changes what it is worth.
+    pub fn set_priority(&mut self, priority: u64) {
+        self.key = (u128::from(priority) << 64) | u128::from(self.key as u64);
     }
 }
 impl PartialEq for Candidate {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.cmp(other).is_eq()
     }
 }
 impl Eq for Candidate {}
@@ -45,10 +52,22 @@ impl PartialOrd for Candidate {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
+    fn lt(&self, other: &Self) -> bool {
+        (self.key < other.key) | ((self.key == other.key) & (self.second > other.second))
+    }
+    fn le(&self, other: &Self) -> bool {
+        !other.lt(self)
+    }
+    fn gt(&self, other: &Self) -> bool {
+        other.lt(self)
+    }
+    fn ge(&self, other: &Self) -> bool {
+        !self.lt(other)
+    }
 }
 impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
+        self.key.cmp(&other.key).then(other.second.cmp(&self.second))
     }
 }
 
@@ -96,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidate(priority: u64, second: u32) -> Candidate {
-        Candidate { priority, distance: 1, first: ClusterId(0), second: ClusterId(second), proposal: None }
+        Candidate::new(priority, 1, ClusterId(0), ClusterId(second))
     }
 
     proptest! {
@@ -113,10 +132,10 @@ mod tests {
                 queue.push(candidate(priority, k));
                 expected.push((priority, Reverse(k)));
                 expected.sort_unstable();
-                let peeked = queue.peek().map(|c| (c.priority, Reverse(c.second.0)));
+                let peeked = queue.peek().map(|c| ((c.key >> 64) as u64, Reverse(c.second.0)));
                 prop_assert_eq!(peeked, expected.last().copied());
                 if pop {
-                    let popped = queue.pop().map(|c| (c.priority, Reverse(c.second.0)));
+                    let popped = queue.pop().map(|c| ((c.key >> 64) as u64, Reverse(c.second.0)));
                     prop_assert_eq!(popped, expected.pop());
                 }
             }

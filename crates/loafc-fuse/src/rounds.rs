@@ -4,7 +4,7 @@
 //! new cluster are looked at, so a round never scans the program again. A fusion found in the final round may
 //! open regular ones, which then go first.
 
-use loafc_ir::nest::{Step, StepId};
+use loafc_ir::nest::StepId;
 use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
@@ -20,14 +20,6 @@ use crate::queue::{Candidate, Queue};
 use crate::transforms::natural::Natural;
 use crate::transforms::{FINAL_ROUND, Proposal, Transform, more_telling};
 
-/// What is known of a pair that waits in no queue any more, if both sides are still there.
-enum Settled {
-    /// Its natural alignment was refused; the final round may know another way.
-    Refused(Reason),
-    /// It can't be fused whatever the loops are.
-    Never,
-}
-
 /// Everything that a run changes.
 pub struct Scheduler<'a> {
     facts: &'a Facts<'a>,
@@ -39,8 +31,9 @@ pub struct Scheduler<'a> {
     alive: Vec<bool>,
     /// Number of clusters when pairs with merged ones were last taken out of the queues.
     swept_at: usize,
-    /// Pairs that had their turn and were not fused.
-    settled: FxHashMap<(ClusterId, ClusterId), Settled>,
+    /// Pairs of live clusters that had their turn and were not fused, once the final round runs: it knows other ways
+    /// for some.
+    refused: FxHashMap<(ClusterId, ClusterId), Reason>,
     /// Kept between calls for its memory.
     partners: Vec<ClusterId>,
     in_final_round: bool,
@@ -65,26 +58,22 @@ pub struct Outcome {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Every step a cluster of its own.
-    pub fn new(facts: &'a Facts<'a>, graph: &'a StepGraph, log: DecisionLog) -> Self {
-        let mut log = log;
+    /// Every nest a cluster of its own; a step that is none has no cluster.
+    pub fn new(
+        facts: &'a Facts<'a>,
+        graph: &'a StepGraph,
+        mut clusters: Vec<Option<Cluster>>,
+        mut log: DecisionLog,
+    ) -> Self {
         let mut bytes = 0;
-        let steps = &facts.program.steps;
-        // A fusion makes one cluster of two, so there are never twice as many.
-        let mut clusters: Vec<Option<Cluster>> = Vec::with_capacity(2 * steps.len());
-        for (k, (step, origin)) in steps.iter().zip(&mut log.clusters).enumerate() {
-            let Step::Nest(nest) = step else {
-                clusters.push(None);
-                continue;
-            };
-            let mut cluster = Cluster::of_nest(StepId(k as u32), nest, facts.program);
-            set_nest_traffic(facts, &mut cluster);
-            let own = cluster_bytes(&cluster);
+        for (cluster, origin) in clusters.iter_mut().zip(&mut log.clusters) {
+            let Some(cluster) = cluster else { continue };
+            set_nest_traffic(facts, cluster);
+            let own = cluster_bytes(cluster);
             if let ClusterOrigin::Step { bytes, .. } = origin {
                 *bytes = own;
             }
             bytes += own;
-            clusters.push(Some(cluster));
         }
         Scheduler {
             facts,
@@ -93,7 +82,7 @@ impl<'a> Scheduler<'a> {
             alive: with_room(clusters.iter().map(Option::is_some)),
             swept_at: clusters.len(),
             clusters,
-            settled: FxHashMap::default(),
+            refused: FxHashMap::default(),
             partners: Vec::new(),
             in_final_round: false,
             regular: Queue::default(),
@@ -124,6 +113,7 @@ impl<'a> Scheduler<'a> {
 
     fn run_final_round(&mut self) {
         self.in_final_round = true;
+        self.recall_refusals();
         let start: Vec<Candidate> =
             self.neighbours().into_iter().filter_map(|(a, b)| self.final_candidate(a, b)).collect();
         self.final_round.start(start);
@@ -134,6 +124,22 @@ impl<'a> Scheduler<'a> {
         }
     }
 
+    /// Finds pairs of live clusters that the regular rounds refused.
+    fn recall_refusals(&mut self) {
+        for record in &self.log.records {
+            let pair = (ClusterId(record.first), ClusterId(record.second));
+            if self.alive[pair.0.0 as usize] && self.alive[pair.1.0 as usize] {
+                self.refused.insert(pair, record.reason.clone());
+            }
+        }
+    }
+
+    fn refuse(&mut self, first: ClusterId, second: ClusterId, reason: Reason) {
+        if self.in_final_round {
+            self.refused.insert((first, second), reason);
+        }
+    }
+
     fn drain_regular(&mut self) {
         while let Some(candidate) = self.regular.pop() {
             self.take(candidate, Round::Regular);
@@ -141,7 +147,7 @@ impl<'a> Scheduler<'a> {
     }
 
     fn are_alive(&self, candidate: &Candidate) -> bool {
-        self.alive[candidate.first.0 as usize] && self.alive[candidate.second.0 as usize]
+        both_alive(&self.alive, candidate)
     }
 
     /// Takes pairs with merged clusters out of the queues whenever their number may have grown by half of them.
@@ -153,9 +159,8 @@ impl<'a> Scheduler<'a> {
         }
         self.swept_at = self.clusters.len();
         let alive = &self.alive;
-        let both = |c: &Candidate| alive[c.first.0 as usize] && alive[c.second.0 as usize];
-        self.regular.retain(both);
-        self.final_round.retain(both);
+        self.regular.retain(|candidate| both_alive(alive, candidate));
+        self.final_round.retain(|candidate| both_alive(alive, candidate));
     }
 
     fn live(&self, cluster: ClusterId) -> Option<&Cluster> {
@@ -260,12 +265,9 @@ impl<'a> Scheduler<'a> {
     /// A pair for the final round, unless it has no chance there either.
     fn final_candidate(&mut self, first: ClusterId, second: ClusterId) -> Option<Candidate> {
         let (x, y) = (self.live(first)?, self.live(second)?);
-        let limits = match self.settled.get(&(first, second)) {
-            Some(Settled::Never) => return None,
-            Some(Settled::Refused(
-                Reason::GroupTooLarge | Reason::TooManyBuffers | Reason::BelowThreshold { .. },
-            )) => return None,
-            Some(Settled::Refused(_)) => Ok(()),
+        let limits = match self.refused.get(&(first, second)) {
+            Some(reason) if holds_for_all_loops(reason) => return None,
+            Some(_) => Ok(()),
             None => within_limits(self.facts, x, y),
         };
         match limits.and_then(|()| bound(self.facts, x, y)) {
@@ -284,12 +286,12 @@ impl<'a> Scheduler<'a> {
             Some(random) => random.bits(),
             None => bound.max(0) as u64,
         };
-        Some(Candidate { priority, distance, first, second, proposal: None })
+        Some(Candidate::new(priority, distance, first, second))
     }
 
     /// Notes that the natural alignment of a pair was refused; once the final round runs, it is next to try.
     fn refuse_natural(&mut self, first: ClusterId, second: ClusterId, reason: Reason) {
-        self.settled.insert((first, second), Settled::Refused(reason.clone()));
+        self.refuse(first, second, reason.clone());
         self.record_refusal(Round::Regular, first, second, reason);
         if self.in_final_round
             && let Some(candidate) = self.final_candidate(first, second)
@@ -326,17 +328,14 @@ impl<'a> Scheduler<'a> {
         if let Some(proposal) = candidate.proposal.take() {
             return Some((candidate, proposal));
         }
-        let (first, second) = (candidate.first, candidate.second);
+        let (first, second) = (candidate.first(), candidate.second);
         let found = {
             let pair = Pair::new(self.facts, self.live(first)?, self.live(second)?);
             match round {
                 Round::Regular => Natural.propose(self.facts, &pair),
                 Round::Final => {
-                    let natural = match self.settled.get(&(first, second)) {
-                        Some(Settled::Refused(reason)) => reason.clone(),
-                        _ => Reason::NoCommonSpace,
-                    };
-                    self.best_transform(&pair, natural)
+                    let natural = self.refused.get(&(first, second)).cloned();
+                    self.best_transform(&pair, natural.unwrap_or(Reason::NoCommonSpace))
                 }
             }
         };
@@ -352,11 +351,12 @@ impl<'a> Scheduler<'a> {
             }
         };
         if self.chaos.is_none() {
-            candidate.priority = proposal.score.saved.max(0) as u64;
+            candidate.set_priority(proposal.score.saved.max(0) as u64);
         }
         let queue = self.queue(round);
         if queue.peek().is_some_and(|next| *next > candidate) {
-            queue.push(Candidate { proposal: Some(proposal), ..candidate });
+            candidate.proposal = Some(proposal);
+            queue.push(candidate);
             return None;
         }
         Some((candidate, proposal))
@@ -384,7 +384,7 @@ impl<'a> Scheduler<'a> {
 
     /// Fuses a candidate if it still can be; whether it was.
     fn take(&mut self, candidate: Candidate, round: Round) -> bool {
-        let (first, second) = (candidate.first, candidate.second);
+        let (first, second) = (candidate.first(), candidate.second);
         if !self.are_alive(&candidate) {
             // What nobody has scored yet was not looked at.
             if let Some(proposal) = candidate.proposal {
@@ -400,7 +400,7 @@ impl<'a> Scheduler<'a> {
                     Unmergeable::Cycle => Reason::Cycle,
                     Unmergeable::TooFar => Reason::TooFarApart,
                 };
-                self.settled.insert((first, second), Settled::Never);
+                self.refuse(first, second, reason.clone());
                 match candidate.proposal {
                     Some(proposal) => {
                         self.log.records.push(record(round, (first, second), &proposal, reason))
@@ -414,7 +414,7 @@ impl<'a> Scheduler<'a> {
         let score = &proposal.score;
         if self.facts.options.stop_after_fusion.is_some_and(|n| self.fusions >= n) {
             self.log.records.push(record(round, (first, second), &proposal, Reason::Stopped));
-            self.settled.insert((first, second), Settled::Never);
+            self.refuse(first, second, Reason::Stopped);
             return false;
         }
         let merged = self.order.merge(plan);
@@ -447,6 +447,23 @@ impl<'a> Scheduler<'a> {
         self.consider(merged);
         true
     }
+}
+
+fn both_alive(alive: &[bool], candidate: &Candidate) -> bool {
+    alive[candidate.first().0 as usize] && alive[candidate.second.0 as usize]
+}
+
+/// Whether a pair that was refused for this can't be fused whatever its loops are.
+fn holds_for_all_loops(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Cycle
+            | Reason::TooFarApart
+            | Reason::Stopped
+            | Reason::GroupTooLarge
+            | Reason::TooManyBuffers
+            | Reason::BelowThreshold { .. }
+    )
 }
 
 /// What a fusion could save at most, if that is worth a look.

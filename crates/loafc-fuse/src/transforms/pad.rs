@@ -25,6 +25,9 @@ impl Transform for Pad {
     fn propose(&self, facts: &Facts, pair: &Pair) -> Result<Proposal, Reason> {
         let (first, second) = (pair.first, pair.second);
         let mut refusal = Reason::NoCommonSpace;
+        if first.has_reduction && second.has_reduction {
+            return Err(refusal);
+        }
         for (a, b) in pair.accesses().iter().take(TRIED_PAIRS) {
             let Some(alignment) = by_padded_access(*a, *b) else { continue };
             let bearable = can_be_padded(first, &alignment.first) && can_be_padded(second, &alignment.second);
