@@ -99,3 +99,10 @@ pub const NEAR: u32 = 32;
 
 /// Groups visited at most when looking for a path between two; beyond that a fusion is not made.
 pub const MAX_PATH_SEARCH: usize = 128;
+
+/// The same for two that are [`FAR`] steps or more apart. If there is a path it is too long to be found; that there is
+/// none shows soon, where next to nothing follows the first or leads to the second.
+pub const MAX_FAR_PATH_SEARCH: usize = 16;
+
+/// See [`MAX_FAR_PATH_SEARCH`].
+pub const FAR: u32 = 512;

@@ -10,7 +10,7 @@ use loafc_ir::nest::{BufferId, NestProgram, Op, Step, StepId};
 use smallvec::{SmallVec, smallvec};
 
 use crate::FuseError;
-use crate::options::MAX_PATH_SEARCH;
+use crate::options::{FAR, MAX_FAR_PATH_SEARCH, MAX_PATH_SEARCH};
 
 /// A cluster during scheduling; ids are never used twice.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -252,13 +252,20 @@ impl<'a> Order<'a> {
         self.labels[cluster.0 as usize]
     }
 
-    /// Whether merging two would leave nothing between them; on success, what must move for it.
-    pub fn plan_merge(&mut self, a: ClusterId, b: ClusterId) -> Result<MergePlan, Unmergeable> {
+    /// Whether merging two, whose first steps are so far apart, would leave nothing between them; on success, what
+    /// must move for it.
+    pub fn plan_merge(
+        &mut self,
+        a: ClusterId,
+        b: ClusterId,
+        distance: u32,
+    ) -> Result<MergePlan, Unmergeable> {
         let (first, second) = if self.position(a) < self.position(b) { (a, b) } else { (b, a) };
         self.search += 1;
         let mut after = std::mem::take(&mut self.after);
         let mut before = std::mem::take(&mut self.before);
-        let found = self.search_between(first, second, &mut after, &mut before);
+        let most = if distance < FAR { MAX_PATH_SEARCH } else { MAX_FAR_PATH_SEARCH };
+        let found = self.search_between(first, second, most, &mut after, &mut before);
         let plan = found.map(|direction| {
             let moved = if direction == Direction::After { &after } else { &before };
             let mut moved = moved.clone();
@@ -277,6 +284,7 @@ impl<'a> Order<'a> {
         &mut self,
         first: ClusterId,
         second: ClusterId,
+        most: usize,
         after: &mut Vec<ClusterId>,
         before: &mut Vec<ClusterId>,
     ) -> Result<Direction, Unmergeable> {
@@ -290,7 +298,7 @@ impl<'a> Order<'a> {
             self.visit(cluster, (first, second), Direction::Before, before)?;
             let Some(cluster) = after.get(next).copied() else { return Ok(Direction::After) };
             self.visit(cluster, (first, second), Direction::After, after)?;
-            if before.len() + after.len() > MAX_PATH_SEARCH {
+            if before.len() + after.len() > most {
                 return Err(Unmergeable::TooFar);
             }
         }
@@ -531,7 +539,7 @@ mod tests {
                     continue;
                 }
                 let between = has_detour(&order, a, b) || has_detour(&order, b, a);
-                match order.plan_merge(a, b) {
+                match order.plan_merge(a, b, 0) {
                     Ok(plan) => {
                         prop_assert!(!between);
                         order.merge(plan);
@@ -554,7 +562,7 @@ mod tests {
         order.labels.iter_mut().zip(0..).for_each(|(label, k)| *label = k);
         let mut first = ClusterId(0);
         for last in (100..count as u32).rev() {
-            let plan = order.plan_merge(first, ClusterId(last)).unwrap_or_else(|why| panic!("{why:?}"));
+            let plan = order.plan_merge(first, ClusterId(last), 0).unwrap_or_else(|why| panic!("{why:?}"));
             first = order.merge(plan);
             assert!(order.is_topological());
         }

@@ -82,10 +82,7 @@ impl<'a> Pair<'a> {
 }
 
 /// Positions, in either cluster's list, of the buffers that both use.
-fn shared_buffers<'a>(
-    first: &'a Cluster,
-    second: &'a Cluster,
-) -> impl Iterator<Item = (usize, usize)> + 'a {
+fn shared_buffers<'a>(first: &'a Cluster, second: &'a Cluster) -> impl Iterator<Item = (usize, usize)> + 'a {
     let swapped = first.buffers.len() > second.buffers.len();
     let (few, many) = if swapped { (second, first) } else { (first, second) };
     // Far apart in size, each of the few is looked up; otherwise both lists are walked through.

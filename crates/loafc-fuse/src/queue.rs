@@ -37,6 +37,11 @@ impl Candidate {
         ClusterId(!(self.key as u32))
     }
 
+    /// How far apart the first steps of the two are.
+    pub fn distance(&self) -> u32 {
+        !((self.key >> 32) as u32)
+    }
+
     /// Changes what it is worth.
     pub fn set_priority(&mut self, priority: u64) {
         self.key = (u128::from(priority) << 64) | u128::from(self.key as u64);

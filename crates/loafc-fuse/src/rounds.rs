@@ -9,9 +9,7 @@ use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{
-    Facts, cluster_bytes, set_nest_traffic, set_repeated, within_limits, worth_a_look,
-};
+use crate::cost::{Facts, cluster_bytes, set_nest_traffic, set_repeated, within_limits, worth_a_look};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
@@ -393,7 +391,7 @@ impl<'a> Scheduler<'a> {
             return false;
         }
         // More pairs fail here than anywhere else, and finding out costs less than a score.
-        let plan = match self.order.plan_merge(first, second) {
+        let plan = match self.order.plan_merge(first, second, candidate.distance()) {
             Ok(plan) => plan,
             Err(why) => {
                 let reason = match why {
