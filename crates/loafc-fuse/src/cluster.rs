@@ -52,6 +52,27 @@ pub struct BufferUse {
     pub bytes: i64,
 }
 
+impl BufferUse {
+    /// One access to a buffer.
+    fn of_access(at: (u16, u16), access: &Access) -> BufferUse {
+        BufferUse {
+            buffer: access.buffer,
+            steps: 1,
+            accesses: SmallVec::from_slice(&[at]),
+            written: access.kind.writes(),
+            bytes: access.bytes,
+        }
+    }
+
+    fn add(&mut self, at: (u16, u16), writes: bool) {
+        if self.accesses.last().is_none_or(|last| last.0 != at.0) {
+            self.steps += 1;
+        }
+        self.accesses.push(at);
+        self.written |= writes;
+    }
+}
+
 /// Nests that share an outer space.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -72,7 +93,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster of one nest.
+    /// The cluster of one nest. The traffic of buffers that it touches several times is still to be found out.
     pub fn of_nest(step: StepId, nest: &LoopNest, program: &NestProgram) -> Cluster {
         let parallel = nest.parallel_loops();
         let member = Member {
@@ -104,18 +125,17 @@ impl Cluster {
                 let at = (m as u16, a as u16);
                 match uses.iter_mut().find(|u| u.buffer == access.buffer) {
                     Some(entry) => entry.add(at, access.kind.writes()),
-                    None => uses.push(BufferUse {
-                        buffer: access.buffer,
-                        steps: 1,
-                        accesses: SmallVec::from_slice(&[at]),
-                        written: access.kind.writes(),
-                        bytes: 0,
-                    }),
+                    None => uses.push(BufferUse::of_access(at, access)),
                 }
             }
         }
         uses.sort_by_key(|u| u.buffer);
         uses
+    }
+
+    /// Whether it touches a buffer more than once.
+    pub fn touches_again(&self) -> bool {
+        self.buffers.iter().any(|u| u.accesses.len() > 1)
     }
 
     /// The access at a place that [`BufferUse::accesses`] names, with its member.
@@ -171,16 +191,6 @@ impl Cluster {
             entry.bytes = of(&mine) + of(&theirs);
         }
         self
-    }
-}
-
-impl BufferUse {
-    fn add(&mut self, at: (u16, u16), writes: bool) {
-        if self.accesses.last().is_none_or(|last| last.0 != at.0) {
-            self.steps += 1;
-        }
-        self.accesses.push(at);
-        self.written |= writes;
     }
 }
 
@@ -351,7 +361,8 @@ impl Member {
         self.loops.get_or_insert_with(|| (0..digits).map(|k| Index::of_loop(LoopVar(k))).collect())
     }
 
-    fn respace(&mut self, with: &Respace, old_outer: usize) {
+    /// Puts the member into another space, its cluster's outer digits and its own inner ones.
+    pub fn respace(&mut self, with: &Respace, old_outer: usize) {
         self.loops_mut();
         self.inner = with.inner(self);
         self.reduced = with

@@ -287,18 +287,15 @@ pub fn cluster_bytes(cluster: &Cluster) -> i64 {
     cluster.buffers.iter().map(|u| u.bytes).sum()
 }
 
-/// Sets the traffic of the buffers of a cluster that was made of one nest.
+/// Sets the traffic of those buffers that a cluster of one nest touches more than once.
 pub fn set_nest_traffic(facts: &Facts, cluster: &mut Cluster) {
+    let identity = Respace::identity(&cluster.outer);
     for at in 0..cluster.buffers.len() {
         let entry = &cluster.buffers[at];
-        let bytes = match entry.accesses.as_slice() {
-            [only] => cluster.access(*only).1.bytes,
-            _ => {
-                let identity = Respace::identity(&cluster.outer);
-                traffic(facts, &[(&Side::new(cluster, &identity), entry)], false)
-            }
-        };
-        cluster.buffers[at].bytes = bytes;
+        if entry.accesses.len() > 1 {
+            let bytes = traffic(facts, &[(&Side::new(cluster, &identity), entry)], false);
+            cluster.buffers[at].bytes = bytes;
+        }
     }
     set_repeated(facts, cluster);
 }

@@ -8,10 +8,9 @@ use loafc_ir::canonical::for_each_index_nested;
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
 use loafc_ir::nest::{Body, BufferId, LoopNest, NestProgram, Op, Step, ValueId};
 use loafc_ir::size::Size;
-use smallvec::SmallVec;
 
 use crate::access::{Access, AccessKind, Embedding, PerDigit, Strided, embed};
-use crate::cluster::{BufferUse, Cluster, Member, NewDigit};
+use crate::cluster::{BufferUse, Cluster, Member, NewDigit, Respace};
 use crate::cost::Facts;
 use crate::schedule::{Group, GroupBuffer, Member as GroupMember, Place, Stage};
 
@@ -67,13 +66,15 @@ fn unify_inner_spaces(cluster: &mut Cluster) {
         }
     }
     let outer = cluster.outer.len();
+    let whole = Respace::identity(&cluster.outer);
     for member in &mut cluster.members {
         let Some(common) = spaces.iter().find(|s| refine(s, &member.inner).as_ref() == Some(*s)) else {
             continue;
         };
         if *common != member.inner {
-            let parts = split_parts(&member.inner, common);
-            split_inner(member, outer, &parts);
+            let mut split = Respace { takes_inner: true, ..whole.clone() };
+            split.digits.extend(split_parts(&member.inner, common, outer));
+            member.respace(&split, outer);
         }
     }
 }
@@ -116,11 +117,11 @@ fn refine(a: &[Size], b: &[Size]) -> Option<PerDigit> {
     }
 }
 
-/// For each digit of `fine`, the digit of `coarse` that it is a part of, and its weight there.
-fn split_parts(coarse: &[Size], fine: &[Size]) -> Vec<NewDigit> {
+/// For each digit of `fine`, the digit of `coarse` that it is a part of, counted from `first` on, and its weight there.
+fn split_parts(coarse: &[Size], fine: &[Size], first: usize) -> Vec<NewDigit> {
     let mut parts = Vec::new();
     let mut fine = fine.iter();
-    for (from, extent) in coarse.iter().enumerate() {
+    for (from, extent) in (first..).zip(coarse) {
         let mut rest = *extent;
         while !rest.is(1) {
             let Some(part) = fine.next() else { break };
@@ -129,42 +130,6 @@ fn split_parts(coarse: &[Size], fine: &[Size]) -> Vec<NewDigit> {
         }
     }
     parts
-}
-
-fn split_inner(member: &mut Member, outer: usize, parts: &[NewDigit]) {
-    member.loops_mut();
-    let split = |strides: &mut PerDigit| {
-        let fine: PerDigit = parts.iter().map(|p| strides[outer + p.from] * p.weight).collect();
-        strides.truncate(outer);
-        strides.extend(fine);
-    };
-    for access in &mut member.accesses {
-        if let Some(place) = &mut access.place {
-            split(&mut place.strides);
-        }
-    }
-    let reduced: SmallVec<[bool; 8]> = parts.iter().map(|p| member.reduced[outer + p.from]).collect();
-    member.reduced.truncate(outer);
-    member.reduced.extend(reduced);
-    let rewrite = |index: &mut Index| {
-        let mut out = Index::constant(index.offset);
-        for (atom, stride) in &index.terms {
-            match atom {
-                IndexAtom::Loop(v) if v.0 as usize >= outer => {
-                    let from = v.0 as usize - outer;
-                    for (k, p) in parts.iter().enumerate().filter(|(_, p)| p.from == from) {
-                        let digit = IndexAtom::Loop(LoopVar((outer + k) as u16));
-                        out.add_term(digit, *stride * p.weight);
-                    }
-                }
-                _ => out.add_term(atom.clone(), *stride),
-            }
-        }
-        *index = out;
-    };
-    member.loops.iter_mut().flatten().for_each(&rewrite);
-    member.guards.iter_mut().for_each(|g| rewrite(&mut g.index));
-    member.inner = parts.iter().map(|p| p.extent).collect();
 }
 
 /// Members of each stage, by position in the cluster.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use loafc_ir::nest::{NestProgram, Step, StepId};
 
 use crate::cluster::Cluster;
-use crate::cost::Facts;
+use crate::cost::{Facts, cluster_bytes, set_nest_traffic};
 use crate::log::{ClusterOrigin, DecisionLog, KernelSummary, LoopSpace};
 pub use crate::options::FuseOptions;
 use crate::order::{ClusterId, StepGraph, StepGraphBuilder};
@@ -65,8 +65,13 @@ pub enum FuseError {
 /// When a step names a buffer that does not exist.
 pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseError> {
     let (kernels, mut log, rounds) = {
-        let Start { graph, clusters, log } = start(&program)?;
+        let Start { graph, mut clusters, touch_again, mut log } = start(&program)?;
         let facts = Facts::new(&program, options, &graph);
+        for k in touch_again {
+            let Some(cluster) = &mut clusters[k] else { continue };
+            set_nest_traffic(&facts, cluster);
+            log.bytes += log.clusters[k].set_bytes(cluster_bytes(cluster));
+        }
         let scheduler = rounds::Scheduler::new(&facts, &graph, clusters, log);
         let begin = Instant::now();
         let outcome = scheduler.run();
@@ -88,6 +93,9 @@ struct Start {
     graph: StepGraph,
     /// One for each nest; extern calls have none.
     clusters: Vec<Option<Cluster>>,
+    /// Those that touch a buffer more than once: what they move depends on who else uses it.
+    touch_again: Vec<usize>,
+    /// Bytes are those that the clusters move apart.
     log: DecisionLog,
 }
 
@@ -101,23 +109,31 @@ fn start(program: &NestProgram) -> Result<Start, FuseError> {
     // A fusion makes one cluster of two, so there are never twice as many.
     let mut clusters = Vec::with_capacity(2 * count);
     let mut origins = Vec::with_capacity(2 * count);
+    let mut touch_again = Vec::new();
+    let mut all_bytes = 0;
     for (k, step) in program.steps.iter().enumerate() {
         graph.add(step)?;
+        let cluster = match step {
+            Step::Nest(nest) => Some(Cluster::of_nest(StepId(k as u32), nest, program)),
+            Step::Extern(_) => None,
+        };
+        let bytes = cluster.as_ref().map_or(0, cluster_bytes);
+        all_bytes += bytes;
+        if cluster.as_ref().is_some_and(Cluster::touches_again) {
+            touch_again.push(k);
+        }
         let (name, space, source) = match step {
             Step::Nest(nest) => (&nest.name, LoopSpace::of_nest(nest), nest.origins.clone()),
             Step::Extern(call) => (&call.op, LoopSpace::default(), call.origin.iter().cloned().collect()),
         };
-        clusters.push(match step {
-            Step::Nest(nest) => Some(Cluster::of_nest(StepId(k as u32), nest, program)),
-            Step::Extern(_) => None,
-        });
+        clusters.push(cluster);
         origins.push(ClusterOrigin::Step {
             step: k as u32,
             name: name.clone(),
             is_extern: matches!(step, Step::Extern(_)),
             space,
             source,
-            bytes: 0,
+            bytes,
         });
     }
     let graph = graph.finish();
@@ -128,9 +144,10 @@ fn start(program: &NestProgram) -> Result<Start, FuseError> {
         extern_calls: graph.externs.len(),
         buffers: program.buffers.iter().map(|b| b.name.clone()).collect(),
         edges: graph.edges(),
+        bytes: all_bytes,
         ..DecisionLog::default()
     };
-    Ok(Start { graph, clusters, log })
+    Ok(Start { graph, clusters, touch_again, log })
 }
 
 type LaidOut = Vec<(ScheduledStep, Option<KernelSummary>)>;

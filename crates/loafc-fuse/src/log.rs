@@ -260,6 +260,16 @@ pub enum ClusterOrigin {
     },
 }
 
+impl ClusterOrigin {
+    /// Corrects what a step moves alone; by how much it is more.
+    pub(crate) fn set_bytes(&mut self, new: i64) -> i64 {
+        match self {
+            ClusterOrigin::Step { bytes, .. } => new - std::mem::replace(bytes, new),
+            ClusterOrigin::Fused { .. } => 0,
+        }
+    }
+}
+
 /// A kernel of the final schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelSummary {

@@ -9,7 +9,7 @@ use loafc_ir::random_program::Random;
 use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
-use crate::cost::{Facts, cluster_bytes, set_nest_traffic, set_repeated, within_limits, worth_a_look};
+use crate::cost::{Facts, cluster_bytes, set_repeated, within_limits, worth_a_look};
 use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
@@ -56,23 +56,13 @@ pub struct Outcome {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Every nest a cluster of its own; a step that is none has no cluster.
+    /// Every nest a cluster of its own; a step that is none has no cluster. The log has what they move apart.
     pub fn new(
         facts: &'a Facts<'a>,
         graph: &'a StepGraph,
-        mut clusters: Vec<Option<Cluster>>,
-        mut log: DecisionLog,
+        clusters: Vec<Option<Cluster>>,
+        log: DecisionLog,
     ) -> Self {
-        let mut bytes = 0;
-        for (cluster, origin) in clusters.iter_mut().zip(&mut log.clusters) {
-            let Some(cluster) = cluster else { continue };
-            set_nest_traffic(facts, cluster);
-            let own = cluster_bytes(cluster);
-            if let ClusterOrigin::Step { bytes, .. } = origin {
-                *bytes = own;
-            }
-            bytes += own;
-        }
         Scheduler {
             facts,
             graph,
@@ -87,7 +77,7 @@ impl<'a> Scheduler<'a> {
             final_round: Queue::default(),
             chaos: facts.options.fusion_chaos_seed.map(Random),
             fusions: 0,
-            bytes,
+            bytes: log.bytes,
             log,
         }
     }
@@ -367,17 +357,23 @@ impl<'a> Scheduler<'a> {
         for transform in FINAL_ROUND {
             match transform.propose(self.facts, pair) {
                 Ok(found) if best.as_ref().is_none_or(|b| found.score.saved > b.score.saved) => {
-                    let enough = found.score.saved >= pair.most_saved;
-                    best = Some(found);
-                    if enough {
-                        break;
+                    if found.score.saved >= pair.most_saved {
+                        debug_assert!(self.is_best(pair, &found), "a search ended too early");
+                        return Ok(found);
                     }
+                    best = Some(found);
                 }
                 Ok(_) => {}
                 Err(reason) => refusal = more_telling(refusal, reason),
             }
         }
         best.ok_or(refusal)
+    }
+
+    /// Whether no other way saves more; for debug builds.
+    fn is_best(&self, pair: &Pair, found: &Proposal) -> bool {
+        let others = FINAL_ROUND.iter().filter_map(|transform| transform.propose(self.facts, pair).ok());
+        others.map(|other| other.score.saved).max() <= Some(found.score.saved)
     }
 
     /// Fuses a candidate if it still can be; whether it was.
