@@ -46,7 +46,7 @@ pub enum LowerError {
         origin: Option<SourceLine>,
     },
     /// Something that a program can't return.
-    #[error("output {position} of the program is {found}; a program returns tensors, sizes and none", position = position + 1)]
+    #[error("output {position} of the program is {found}; a program returns tensors, sizes and none")]
     Output {
         /// Position, from 0.
         position: usize,

@@ -36,7 +36,7 @@ pub enum InferError {
         params: &'static str,
     },
     /// A parameter without default that got no argument, or `none`.
-    #[error("`{op}` needs argument {position}, `{name}`: {expected}", position = position + 1)]
+    #[error("`{op}` needs argument {position}, `{name}`: {expected}")]
     Missing {
         /// Operator with overload.
         op: String,
@@ -195,7 +195,7 @@ pub enum EvalError {
         given: usize,
     },
     /// An input of the wrong kind, shape or type.
-    #[error("input {position} (%{name}) must be {expected}, not {found}", position = position + 1)]
+    #[error("input {position} (%{name}) must be {expected}, not {found}")]
     Input {
         /// Position, from 0.
         position: usize,

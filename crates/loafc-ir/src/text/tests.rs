@@ -365,7 +365,7 @@ fn calls_that_no_types_can_be_given_to_are_errors() {
     );
     check_error(
         "graph @g(%x: f32[2]) { %y = aten.exp.default() return %y }",
-        expect!["test.loaf:1:29: `aten.exp.default` needs argument 1, `self`: a tensor or a number"],
+        expect!["test.loaf:1:29: `aten.exp.default` needs argument 0, `self`: a tensor or a number"],
     );
     check_error(
         "graph @g(%x: f32[2]) { %y = aten.exp.default(%x, %x) return %y }",

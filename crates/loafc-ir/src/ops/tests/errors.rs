@@ -43,13 +43,13 @@ fn arguments_are_counted() {
         "aten.add.Tensor",
         &[value(0)],
         &types,
-        expect!["`aten.add.Tensor` needs argument 2, `other`: a tensor or a number"],
+        expect!["`aten.add.Tensor` needs argument 1, `other`: a tensor or a number"],
     );
     check(
         "aten.relu.default",
         &[Arg::None],
         &types,
-        expect!["`aten.relu.default` needs argument 1, `self`: a tensor or a number"],
+        expect!["`aten.relu.default` needs argument 0, `self`: a tensor or a number"],
     );
 }
 

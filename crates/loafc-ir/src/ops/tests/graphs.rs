@@ -51,7 +51,7 @@ fn size_symbols_are_bound_by_input_shapes() {
 #[test]
 fn inputs_that_do_not_fit_are_refused() {
     let text = "graph @g(%x: f32[2]) {\n  return %x\n}";
-    expect!["input 1 (%x) must be f32[2], not f32[3]"]
+    expect!["input 0 (%x) must be f32[2], not f32[3]"]
         .assert_eq(&run(text, &[floats(&[3], &[0.0; 3])]).unwrap_err().to_string());
     expect!["program @g takes 1 inputs, 0 were given"].assert_eq(&run(text, &[]).unwrap_err().to_string());
 }
