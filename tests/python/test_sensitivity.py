@@ -148,6 +148,14 @@ def test_an_error_of_the_first_program_itself_is_seen_beside_float64():
     assert not judge(sensitivity.beside_truth(found, lambda seed: {"v": truth[seed - 1]}), {"v": TOLERANCE})[0].fine
 
 
+def test_results_that_are_zero_in_some_runs_can_be_judged():
+    still, none = torch.full((100,), 2.0), torch.zeros(100)
+    found = [Point({"v": w * 1.0}, {"v": w}, {"v": w}) for w in (still, none, still, none, still)]
+    assert judge(found, {"v": TOLERANCE})[0].severity == 0.0
+    wrong = [Point({"v": p.want["v"] + 1}, p.want, p.elsewhere) for p in [found[0]] * 4 + [found[1]]]
+    assert not judge(wrong, {"v": TOLERANCE})[0].fine
+
+
 def test_positions_may_differ_where_they_move():
     still, other = torch.tensor([3, 1, 4]), torch.tensor([3, 1, 5])
     assert judge([Point({"i": other}, {"i": still}, {"i": other})] * 5, {"i": 1e-4})[0].fine

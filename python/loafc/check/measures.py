@@ -105,7 +105,8 @@ def _parts(errors: torch.Tensor, wants: torch.Tensor) -> torch.Tensor:
     run's that moves are towards, have the same noise as the error."""
     others = wants.roll(-2, 0).repeat(len(errors) // len(wants), *[1] * (wants.dim() - 1))
     products, squares = ((others * tensor).flatten(1).sum(dim=1) for tensor in (errors, others))
-    return products / squares
+    # Of a run whose results are all zero, none is a multiple: the product is zero then.
+    return products / squares.clamp(min=torch.finfo(squares.dtype).tiny)
 
 
 def _distinct(tensor: torch.Tensor) -> int:
