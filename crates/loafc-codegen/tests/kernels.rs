@@ -440,6 +440,24 @@ fn columns_at_computed_positions() {
     }
 }
 
+/// The value test above would pass without windows.
+#[test]
+fn columns_at_computed_positions_are_picked_from_windows_where_the_machine_can() {
+    let program = support::program(
+        "graph @f(%x: f32[40, 64]) {
+           %i = aten.arange.start_step(0, 128, 1, dtype=i64)
+           %d = aten.floor_divide.default(%i, 3)
+           %y = aten.index.Tensor(%x, [none, %d])
+           return %y
+         }",
+    );
+    let kernels = support::compile_all(&program.schedule);
+    let text = kernels[0].kernel.text.as_ref().expect("texts were asked for");
+    let picks = ["llvm.x86.avx512.permvar.si.512", "llvm.x86.avx2.permd"];
+    let can = loafc_codegen::cpu::target::host().vector_bits >= 256 && cfg!(target_arch = "x86_64");
+    assert_eq!(picks.iter().any(|name| text.llvm_ir.contains(name)), can, "{}", text.llvm_ir);
+}
+
 /// What only depends on a lane's position is computed once and read by all rows.
 #[test]
 fn positional_values_come_from_tables() {

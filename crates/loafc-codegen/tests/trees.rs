@@ -37,6 +37,30 @@ fn code_that_reads_at_computed_positions_is_shared_only_by_buffers_of_one_length
     assert_ne!(columns(20), columns(40));
 }
 
+/// The kernel's text for a map whose weights depend on the column alone.
+fn weighted_by_column(rows: u32, columns: u32) -> String {
+    key_of(&format!(
+        "graph @f(%x: f32[{rows}, {columns}]) {{
+           %i = aten.arange.start_step(0, {columns}, 1, dtype=f32)
+           %s = aten.sin.default(%i)
+           %y = aten.mul.Tensor(%x, %s)
+           return %y
+         }}"
+    ))
+}
+
+fn tables(text: &str) -> usize {
+    text.lines().filter(|line| line.contains(" Shared")).count()
+}
+
+#[test]
+fn a_table_is_filled_only_where_enough_passes_go_over_it() {
+    for (rows, columns, expected) in [(1, 512, 0), (8, 512, 0), (300, 512, 1), (300, 4096, 0)] {
+        let text = weighted_by_column(rows, columns);
+        assert_eq!(tables(&text), expected, "{rows} rows of {columns}:\n{text}");
+    }
+}
+
 #[test]
 fn pointwise_operations_run_over_tiles() {
     check_tree(

@@ -13,8 +13,10 @@ use smallvec::smallvec;
 
 use super::{Kernel, Loop, Mapping, Memory, MemoryPlace, Node, Phase};
 
-/// Longest table: a few of them stay in the first-level cache beside what streams by.
+/// Longest table.
 const MOST_ENTRIES: i64 = 1024;
+/// Bytes of all tables of a kernel: they stay in the first-level cache beside what streams by.
+const MOST_BYTES: i64 = 16 << 10;
 /// Fewest passes over a table that pay for filling it.
 const FEWEST_PASSES: i64 = 16;
 /// Operations that a table has to save in each pass, beside reading it.
@@ -23,12 +25,14 @@ const LEAST_SAVED: u32 = 8;
 /// Moves what only depends on lanes' positions into tables. `unit` is a variable that the kernel does not use.
 pub(super) fn tabulate(kernel: &mut Kernel, unit: LoopVar) {
     let mut filling = Vec::new();
+    let mut bytes_left = MOST_BYTES;
     let mut phases = std::mem::take(&mut kernel.phases);
     for phase in &mut phases {
         let Some(units) = phase.units.as_const() else { continue };
         let mut walk = Walk {
             kernel,
             filling: &mut filling,
+            bytes_left: &mut bytes_left,
             ranges: FxHashMap::default(),
             pure: FxHashMap::default(),
             passes: units,
@@ -54,6 +58,8 @@ fn entries(node: &Node) -> i64 {
 struct Walk<'a> {
     kernel: &'a mut Kernel,
     filling: &'a mut Vec<Node>,
+    /// Bytes that further tables may have.
+    bytes_left: &'a mut i64,
     /// Smallest and largest value of each variable around.
     ranges: FxHashMap<LoopVar, (i64, i64)>,
     /// Values around that depend on nothing, with their operations.
@@ -75,19 +81,20 @@ impl Walk<'_> {
                 Node::Op(v, op) if self.is_pure(op, None) => {
                     self.pure.insert(*v, op.clone());
                 }
-                Node::Loop(l) => self.a_loop(l),
+                Node::Loop(l) => self.enter(l),
                 _ => {}
             }
         }
     }
 
-    fn a_loop(&mut self, l: &mut Loop) {
+    fn enter(&mut self, l: &mut Loop) {
         let Some((low, high)) = self.loop_range(l) else { return };
+        let run = self.longest_run(l).unwrap_or(high - low + 1);
         if l.mapping == Mapping::Vector {
-            return self.vector_loop(l, low, high);
+            return self.vector_loop(l, (low, high), run);
         }
         let passes = self.passes;
-        self.passes = passes.saturating_mul(((high - low) / l.step + 1).max(1));
+        self.passes = passes.saturating_mul(((run - 1) / l.step + 1).max(1));
         self.ranges.insert(l.var, (low, high));
         self.nodes(&mut l.body);
         self.passes = passes;
@@ -99,6 +106,12 @@ impl Walk<'_> {
         let ends = l.end.iter().map(|end| self.range(end).map(|(_, high)| high));
         let end = ends.flatten().min()?;
         Some((low, end - 1))
+    }
+
+    /// The most that one run of a loop goes through: a tile's share of the range.
+    fn longest_run(&self, l: &Loop) -> Option<i64> {
+        let begin = l.begin.times(Size::from(-1));
+        l.end.iter().filter_map(|end| self.range(&end.plus(&begin))).map(|(_, longest)| longest).min()
     }
 
     fn range(&self, index: &Index) -> Option<(i64, i64)> {
@@ -143,10 +156,9 @@ impl Walk<'_> {
         known
     }
 
-    fn vector_loop(&mut self, l: &mut Loop, low: i64, high: i64) {
+    fn vector_loop(&mut self, l: &mut Loop, (low, high): (i64, i64), run: i64) {
         let len = high - low + 1;
-        // Each run of the loop goes over the table once, or over a part of it.
-        if !(1..=MOST_ENTRIES).contains(&len) || self.passes < FEWEST_PASSES {
+        if !(1..=MOST_ENTRIES).contains(&len) || self.passes.saturating_mul(run) / len < FEWEST_PASSES {
             return;
         }
         let mut positional: FxHashSet<ValueId> = FxHashSet::default();
@@ -158,9 +170,11 @@ impl Walk<'_> {
             }
         }
         let tables = self.worthwhile(l, &positional);
-        if tables.is_empty() {
+        let bytes: i64 = tables.iter().map(|v| len * self.kernel.types[v.0 as usize].bytes() as i64).sum();
+        if tables.is_empty() || bytes > *self.bytes_left {
             return;
         }
+        *self.bytes_left -= bytes;
         self.fill(l, (low, high + 1), &tables);
     }
 
@@ -299,7 +313,8 @@ fn cone<O: Borrow<Op>>(v: ValueId, ops: &FxHashMap<ValueId, O>, needed: &mut FxH
     }
 }
 
-/// About how many instructions an operation takes for a vector.
+/// About how many instructions an operation takes for a vector, as the code for x86 has them: a floor division of
+/// positions is a multiplication of 64-bit halves, of floats a division with corrections; functions are polynomials.
 fn weight(op: &Op) -> u32 {
     match op {
         Op::Const(..) | Op::SizeValue(_) => 0,
