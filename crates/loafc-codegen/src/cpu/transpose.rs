@@ -128,7 +128,7 @@ impl Emitter<'_, '_, '_> {
             let line = self.ir.load(vector, self.pointer(from, &place), dtype.bytes() as u32);
             self.ir.in_scope(line, self.scopes[from.0 as usize]);
             lines.push(line);
-            if self.is_param(from) {
+            if self.is_param(from) && self.large[from.0 as usize] {
                 let row = self.ir.add(row, self.ir.i64(ROWS_AHEAD));
                 let place = self.place_at(&t.from.1, t.rows.var, row);
                 self.ir.prefetch(self.pointer(from, &place));

@@ -8,7 +8,7 @@ use super::arguments::{is_float, keyword, tensor};
 use super::attention::{self, Head, UNIT};
 use super::shape::{Problem, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, memory};
+use super::width::{Kernel, Shared, Width, grain, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -146,7 +146,8 @@ impl Attention {
         // SAFETY: each unit writes rows of its own.
         let part = unsafe { Shared::new(part) };
         let part = &part;
-        team.parallel_for(units as i64, 1, &|begin, end, _| part.get()(begin, end));
+        let each = problem.queries.min(UNIT) * problem.keys * (problem.dim + problem.value_dim);
+        team.parallel_for(units as i64, grain(each), &|begin, end, _| part.get()(begin, end));
         Ok(())
     }
 }

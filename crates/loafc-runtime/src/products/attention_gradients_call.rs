@@ -7,7 +7,7 @@ use super::attention_call::{Attention, has_short_rows};
 use super::attention_gradients::{self as gradients, KeyHead, QueryHead};
 use super::shape::{Problem, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, memory};
+use super::width::{Kernel, Shared, Width, grain, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -100,7 +100,8 @@ impl AttentionGradients {
         let part = unsafe { Shared::new(part) };
         let part = &part;
         let units = problem.batch * problem.key_heads;
-        team.parallel_for(units as i64, 1, &|begin, end, _| part.get()(begin, end));
+        let each = group * problem.queries * problem.keys * (3 * problem.dim + 2 * problem.value_dim);
+        team.parallel_for(units as i64, grain(each), &|begin, end, _| part.get()(begin, end));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 use super::arguments::{flags, is_float, numbers, tensor};
 use super::depthwise::{self, Dimension, Images, Problem};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, memory, zeros};
+use super::width::{Kernel, Shared, Width, grain, memory, zeros};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -102,7 +102,9 @@ impl WeightGradient {
             };
             // SAFETY: each unit has sums of its own.
             let part = unsafe { Shared::new(part) };
-            team.parallel_for((parts * blocks) as i64, 1, &|begin, end, _| part.get()(begin, end));
+            let results = problem.rows.result * problem.columns.result;
+            let each = problem.images.div_ceil(parts) * lanes * results * window;
+            team.parallel_for((parts * blocks) as i64, grain(each), &|begin, end, _| part.get()(begin, end));
         }
         let Some(to) = weight.ptr else { return Ok(()) };
         let strides = weight.strides;

@@ -76,6 +76,13 @@ impl Width {
     }
 }
 
+/// How many units of so many products each are worth a thread.
+pub(super) fn grain(products: usize) -> i64 {
+    /// A few microseconds.
+    const WORTH: usize = 1 << 18;
+    (WORTH / products.max(1)).max(1) as i64
+}
+
 /// What threads work on together.
 pub(super) struct Shared<T>(T);
 
