@@ -7,7 +7,7 @@
 use loafc_ir::index::{Index, IndexAtom, LoopVar};
 use loafc_ir::nest::{BufferId, LoopKind, LoopNest, NestProgram, StepId};
 use loafc_ir::size::Size;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::access::{Access, PerDigit, Strided, accesses_of};
 
@@ -80,8 +80,8 @@ pub struct Cluster {
     pub first_step: StepId,
     /// Extents of the outer digits, outermost first.
     pub outer: PerDigit,
-    /// Members in program order.
-    pub members: Vec<Member>,
+    /// Members in program order. A fusion moves their addresses alone.
+    pub members: SmallVec<[Box<Member>; 2]>,
     /// All buffers, ascending.
     pub buffers: Vec<BufferUse>,
     /// Whether a member reduces.
@@ -108,7 +108,7 @@ impl Cluster {
         let mut cluster = Cluster {
             first_step: step,
             outer: nest.loops[..parallel].iter().map(|l| l.extent).collect(),
-            members: vec![member],
+            members: smallvec![Box::new(member)],
             buffers: Vec::new(),
             has_reduction: nest.is_reduction(),
             work,

@@ -177,7 +177,7 @@ proptest! {
         let second = joined(&permuted, &join[4..]);
         let reduced = reduced.min(first.len() - 1);
         let ((a, _), (b, _)) = (cluster(&first, reduced, 0), cluster(&second, 0, 1));
-        let site = |c: &'static Cluster| (c, &c.members[0], &c.members[0].accesses[0]);
+        let site = |c: &'static Cluster| (c, &*c.members[0], &c.members[0].accesses[0]);
         let (a, b): (&'static Cluster, &'static Cluster) = (Box::leak(Box::new(a)), Box::leak(Box::new(b)));
         // Equal symbols in a row make strides that can't be told apart by division; constants always can.
         let Some(Alignment { first, second }) = by_access(site(a), site(b)) else {
