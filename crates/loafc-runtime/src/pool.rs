@@ -15,6 +15,8 @@ pub const ALIGNMENT: usize = 64;
 /// From this size on a block is mapped on its own and asks for huge pages.
 const MAPPED_FROM: usize = HUGE_PAGE;
 const HUGE_PAGE: usize = 2 << 20;
+/// A multiple of the page size of all machines in use.
+const PAGE: usize = 64 << 10;
 
 /// Classes per doubling of the size; at most 1/8 of a block is unused.
 const STEPS: usize = 8;
@@ -117,9 +119,11 @@ fn heap(bytes: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { std::alloc::alloc(heap_layout(bytes)) })
 }
 
-/// Whole huge pages, so that the last one can be huge as well.
+/// Whole huge pages where little of the last one is left over. Otherwise the rest behind them has pages of the usual
+/// size: writing its first byte would make a whole huge page resident.
 fn mapped_bytes(bytes: usize) -> usize {
-    bytes.next_multiple_of(HUGE_PAGE)
+    let whole = bytes.next_multiple_of(HUGE_PAGE);
+    if whole - bytes <= bytes / STEPS { whole } else { bytes.next_multiple_of(PAGE) }
 }
 
 /// Maps memory aligned to huge pages: maps more, and gives back what stands out at both ends.
@@ -151,7 +155,7 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
         if after > 0 {
             libc::munmap((start + wanted) as *mut libc::c_void, after);
         }
-        libc::madvise(start as *mut libc::c_void, wanted, libc::MADV_HUGEPAGE);
+        libc::madvise(start as *mut libc::c_void, wanted / HUGE_PAGE * HUGE_PAGE, libc::MADV_HUGEPAGE);
     }
     NonNull::new(start as *mut u8)
 }
@@ -313,6 +317,22 @@ mod tests {
         for c in (first..CLASSES - 1).take_while(|c| class_bytes(c + 1) <= 1 << 47) {
             assert_eq!(class_of(class_bytes(c)), Some((c, class_bytes(c))));
             assert_eq!(class_of(class_bytes(c) + 1).unwrap().0, c + 1);
+        }
+    }
+
+    #[test]
+    fn a_mapping_holds_its_block_and_wastes_little() {
+        for bytes in [HUGE_PAGE, HUGE_PAGE + 1, 5 << 19, 4 * HUGE_PAGE - 1, 100 << 20] {
+            let mapped = mapped_bytes(bytes);
+            assert!(mapped >= bytes && mapped - bytes <= (bytes / STEPS).max(PAGE), "{bytes}: {mapped}");
+            let start = map(bytes).unwrap();
+            assert_eq!(start.as_ptr() as usize % HUGE_PAGE, 0);
+            // SAFETY: the first and the last byte of the mapping, which is then given back.
+            unsafe {
+                *start.as_ptr() = 1;
+                *start.as_ptr().add(bytes - 1) = 2;
+                assert_eq!(libc::munmap(start.as_ptr().cast(), mapped), 0);
+            }
         }
     }
 
