@@ -7,14 +7,26 @@ process, and where it differs PyTorch draws.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 
 import torch
 
 from . import _loafc
 
-# Between reading the generator's state and writing it back no other program may draw.
+# Between reading the generator's state and writing it back no other program of loafc may draw. Eager mode doesn't ask:
+# where it drew in between, the draw is made again.
 _generator = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _generator
+    _generator = threading.Lock()
+
+
+# Another thread may have held it when this process forked.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def bernoulli(probability: float, *, out: torch.Tensor) -> torch.Tensor:
@@ -22,10 +34,13 @@ def bernoulli(probability: float, *, out: torch.Tensor) -> torch.Tensor:
     if not _draws_alike():
         return out.bernoulli_(probability)
     with _generator:
-        state = torch.get_rng_state()
-        _draw(state, probability, out)
-        torch.set_rng_state(state)
-    return out
+        while True:
+            before = torch.get_rng_state()
+            after = before.clone()
+            _draw(after, probability, out)
+            if torch.equal(torch.get_rng_state(), before):
+                torch.set_rng_state(after)
+                return out
 
 
 def _draw(state: torch.Tensor, probability: float, out: torch.Tensor) -> None:
@@ -34,11 +49,11 @@ def _draw(state: torch.Tensor, probability: float, out: torch.Tensor) -> None:
 
 @functools.cache
 def _draws_alike() -> bool:
-    generator = torch.Generator().manual_seed(20)
+    generator = torch.Generator("cpu").manual_seed(20)
     # An odd number of words used up, as other draws may leave it.
-    torch.rand(5, generator=generator)
+    torch.rand(5, generator=generator, device="cpu")
     state = generator.get_state()
-    mine, eagers = torch.empty(2, 1500, dtype=torch.bool)
+    mine, eagers = torch.empty(2, 1500, dtype=torch.bool, device="cpu")
     eagers.bernoulli_(0.7, generator=generator)
     try:
         _draw(state, 0.7, mine)

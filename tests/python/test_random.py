@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import loafc.metrics
 import pytest
 import torch
@@ -123,3 +126,46 @@ def test_what_is_no_state_of_a_generator_is_an_error():
     out = torch.empty(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="no state"):
         random_numbers._draw(torch.zeros(8, dtype=torch.uint8), 0.5, out)
+
+
+def test_the_default_device_does_not_matter():
+    random_numbers._draws_alike.cache_clear()
+    with torch.device("meta"):
+        assert random_numbers._draws_alike()
+
+
+def test_a_child_draws_whatever_its_parent_was_doing():
+    with random_numbers._generator:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            random_numbers.bernoulli(0.5, out=torch.empty(5, dtype=torch.bool))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_draw_in_between_is_not_taken_back(monkeypatch):
+    draw, states = random_numbers._draw, []
+
+    def disturbed(state, probability, out):
+        if not states:
+            torch.rand(3)
+        states.append(state)
+        draw(state, probability, out)
+
+    monkeypatch.setattr(random_numbers, "_draw", disturbed)
+    torch.manual_seed(5)
+    got = random_numbers.bernoulli(0.5, out=torch.empty(40, dtype=torch.bool))
+    torch.manual_seed(5)
+    torch.rand(3)
+    assert len(states) == 2 and torch.equal(got, torch.empty(40, dtype=torch.bool).bernoulli_(0.5))
+
+
+def test_numbers_like_a_large_convolutions_result_come_in_its_order():
+    x, weight = torch.randn(2, 3, 600, 600), torch.randn(3, 3, 1, 1)
+    fn = lambda x: F.conv2d(x, weight).sign() * torch.rand_like(F.conv2d(x, weight))
+    f = compiled(fn)
+    torch.manual_seed(2)
+    want = fn(x)
+    torch.manual_seed(2)
+    compare(f(x).abs(), want.abs())

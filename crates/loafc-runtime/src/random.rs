@@ -1,7 +1,7 @@
 //! The random numbers of PyTorch's CPU generator, many at a time. PyTorch draws one after the other, which takes longer
 //! than all kernels of a model's dropouts together; the same numbers come out of vectors here.
 //!
-//! The generator is MT19937 (Matsumoto and Nishimura, 1998). PyTorch keeps its state as text of a fixed layout
+//! The generator is MT19937 (Matsumoto and Nishimura, 1998). PyTorch gives out its state as bytes of a fixed layout
 //! (`CPUGeneratorImpl::get_state` in ATen).
 
 /// Words of the generator's state.

@@ -113,6 +113,15 @@ impl<'g> Lowering<'g> {
         Ok(self.make(Expr::Load(view), ty.dtype, &ty.shape))
     }
 
+    /// A value in memory for the current call. Random numbers are drawn in the order of memory: there the operand's layout
+    /// has to be the graph's, which need not be the one that it was stored in.
+    fn extern_operand(&mut self, id: TensorId, expr: ExprId, ty: &TensorType) -> TensorView {
+        let node = self.node();
+        let by_layout = analysis::is_ordered(&node.op) && !analysis::written(node).contains(&id);
+        let in_graphs_layout = if by_layout { self.store_in_strides(expr, ty) } else { None };
+        in_graphs_layout.unwrap_or_else(|| self.store(expr))
+    }
+
     pub(super) fn extern_argument(
         &mut self,
         arg: &Arg,
@@ -122,12 +131,12 @@ impl<'g> Lowering<'g> {
         Ok(match arg {
             Arg::Value(id) => match &self.graph.value(*id).ty {
                 ValueType::Size(size) => Arg::Size(*size),
-                ValueType::Tensor(_) => {
+                ValueType::Tensor(ty) => {
                     let at = match positions.get(id) {
                         Some(at) => *at,
                         None => {
                             let expr = self.value(*id)?;
-                            tensors.push(self.store(expr));
+                            tensors.push(self.extern_operand(*id, expr, ty));
                             positions.insert(*id, tensors.len() - 1);
                             tensors.len() - 1
                         }

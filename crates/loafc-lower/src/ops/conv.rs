@@ -21,8 +21,8 @@ type Cx<'a> = Lowering<'a>;
 pub(super) static TABLE: &[Entry] =
     &[buffers("aten.convolution.default", forward), buffers("aten.convolution_backward.default", backward)];
 
-/// Elements of large images. Memory of so many bytes is not kept between calls by the usual allocators.
-const LARGE: i64 = 2 << 20;
+/// Elements of large images, in f32 8 MiB. Memory of that size is not kept between calls by the usual allocators.
+const LARGE_ELEMENTS: i64 = 2 << 20;
 
 fn forward(cx: &mut Cx, c: &Call) -> Lowered {
     let input = c.tensor_type(0, "input")?;
@@ -66,12 +66,20 @@ fn is_plain(c: &Call, transposed: usize) -> Result<bool, Refusal> {
     let groups = c.size(transposed + 2, "groups")?;
     Ok(input.dtype == DType::F32
         && input.shape.len() == 4
+        // Images of one channel are in either layout, and a library takes them for the other one.
+        && !input.shape[1].is(1)
         && groups.is(1)
         && !c.bool_or(transposed, "transposed", false)?)
 }
 
 fn is_large(images: &TensorType) -> bool {
-    images.shape.iter().copied().product::<Size>().as_const().is_some_and(|elements| elements >= LARGE)
+    images
+        .shape
+        .iter()
+        .copied()
+        .product::<Size>()
+        .as_const()
+        .is_some_and(|elements| elements >= LARGE_ELEMENTS)
 }
 
 /// Images with the channels of a pixel beside each other.
@@ -99,6 +107,7 @@ fn is_depthwise(c: &Call, input: &TensorType) -> Result<bool, Refusal> {
     let weight = c.tensor_type(2, "weight")?;
     let groups = c.size(9, "groups")?;
     Ok(weight.shape.len() == 4
+        && !groups.is(1)
         && weight.shape[1].is(1)
         && !weight.shape[3].is(3)
         && weight.shape[0] == groups

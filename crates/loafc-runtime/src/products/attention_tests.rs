@@ -222,3 +222,34 @@ fn what_is_no_number_spoils_its_row_only() {
         assert!(!logarithms[0].is_nan() && logarithms[1].is_nan() && !logarithms[2].is_nan());
     }
 }
+
+/// What earlier calls left in the threads' memory must not show, nor what a vector has beyond the keys.
+#[test]
+fn what_is_beyond_the_keys_does_not_matter() {
+    let memory = super::width::memory(1 << 18);
+    // SAFETY: so much memory was asked for, and nothing else uses it in this thread.
+    unsafe { std::slice::from_raw_parts_mut(memory, 1 << 18).fill(f32::NAN) };
+    let mask = Some(Mask(random(5 * 20, 4), vec![5, 20]));
+    Case { mask, ..Case::of(Sizes(1, 2, 2, 5, 20, 32, 32)) }.check();
+}
+
+#[test]
+fn infinite_queries_see_no_padding() {
+    let (q, k) = (vec![f32::NEG_INFINITY; 3], vec![1.0; 20]);
+    let (queries, keys) = ([1, 1, 3, 1], [1, 1, 20, 1]);
+    let (query_strides, key_strides) = (contiguous_strides(&queries), contiguous_strides(&keys));
+    for width in widths() {
+        let mut out = vec![7.0_f32; 3];
+        let ptr = Some(out.as_mut_ptr().cast());
+        let result = ResultSpec { dtype: DType::F32, shape: &queries, strides: &query_strides, ptr };
+        let tensors = [
+            tensor(&q, &queries, &query_strides),
+            tensor(&k, &keys, &key_strides),
+            tensor(&k, &keys, &key_strides),
+        ];
+        let attention = Attention { query: 0, key: 1, value: 2, mask: None, causal: false, scale: None };
+        // SAFETY: the tensors have as many elements as their shapes say.
+        unsafe { attention.run(width, &tensors, &[Some(result), None], &Serial).unwrap() };
+        assert_eq!(out, [0.0; 3], "{width:?}");
+    }
+}

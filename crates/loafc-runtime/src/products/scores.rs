@@ -53,17 +53,6 @@ impl MaskRow {
     }
 }
 
-/// Zeros, then what no exponential remains of: a vector from the right place on takes out the last of its elements.
-static BORDER: [f32; 32] = {
-    let mut border = [0.0; 32];
-    let mut k = 16;
-    while k < 32 {
-        border[k] = f32::NEG_INFINITY;
-        k += 1;
-    }
-    border
-};
-
 impl Scores {
     /// Scales products of query `row` with the keys from `first` on, adds the mask, and takes out what the query does not
     /// see. Gives the largest.
@@ -97,8 +86,8 @@ impl Scores {
                 largest = V::max(score, largest);
             }
             if whole < self.count {
-                let border = V::load(BORDER.as_ptr().add(16 - (self.count - whole)));
-                let score = V::add(finished(whole), border);
+                // Of the other elements nothing is known: a mask's memory may hold anything, and so may products of zeros.
+                let score = V::first(finished(whole), self.count - whole);
                 V::store(self.first.add(whole), score);
                 largest = V::max(score, largest);
             }

@@ -28,8 +28,10 @@ pub(super) trait Vector {
     unsafe fn max(a: Self::Register, b: Self::Register) -> Self::Register;
     /// The nearest whole number.
     unsafe fn round(x: Self::Register) -> Self::Register;
-    /// `x · 2^n` for whole `n` of at least -151, rounded towards zero below the normal numbers.
+    /// `x · 2^n` for whole `n` of at least -151, below the normal numbers rounded to the nearest.
     unsafe fn scale(x: Self::Register, n: Self::Register) -> Self::Register;
+    /// The first elements, with minus infinity for the others, whatever these are.
+    unsafe fn first(x: Self::Register, count: usize) -> Self::Register;
     /// The sum of all elements.
     unsafe fn sum(x: Self::Register) -> f32;
     /// The largest of all elements, none of which has to be a number.
@@ -95,6 +97,12 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn scale(x: __m512, n: __m512) -> __m512 {
         _mm512_scalef_ps(x, n)
+    }
+
+    #[inline(always)]
+    unsafe fn first(x: __m512, count: usize) -> __m512 {
+        let kept = ((1_u32 << count) - 1) as __mmask16;
+        _mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), kept, x)
     }
 
     #[inline(always)]
@@ -175,6 +183,13 @@ impl Vector for Avx2 {
         let power =
             |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))));
         _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(n, half)))
+    }
+
+    #[inline(always)]
+    unsafe fn first(x: __m256, count: usize) -> __m256 {
+        let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        let kept = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), lanes);
+        _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), x, _mm256_castsi256_ps(kept))
     }
 
     #[inline(always)]
