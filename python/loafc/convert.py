@@ -482,7 +482,8 @@ class _Converter:
                 self.used.add(name)
                 if name not in positions:
                     positions[name] = len(texts)
-                    texts.append(name)
+                    # Outside of brackets `//` begins a comment.
+                    texts.append(f"({name})" if "//" in name else name)
                 outputs.append(positions[name])
             elif name is None:
                 outputs.append(len(texts))

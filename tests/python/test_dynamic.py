@@ -127,3 +127,20 @@ def test_no_more_graphs_than_tracing_needs_for_ten_batches_and_lengths(way, trai
     count, got = _graphs_for_all_shapes(copy.deepcopy(block), way, "loafc", train)
     assert count == least <= (3 if way == "automatic" else 1)
     compare(got, want, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_divided_sizes_are_kept_for_the_backward_pass(stride, dynamic):
+    convolution = torch.nn.Conv2d(3, 4, stride, stride)
+    fn = lambda x: convolution(x).mean((2, 3))
+    f = compiled(fn, dynamic=dynamic)
+    for height, width in ((64, 64), (40, 40), (52, 36)):
+        x = torch.randn(2, 3, height, width)
+        gradients = []
+        for function in (fn, f):
+            convolution.zero_grad()
+            result = function(x)
+            result.square().sum().backward()
+            gradients.append((result.detach(), convolution.weight.grad))
+        compare(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
