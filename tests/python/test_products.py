@@ -6,10 +6,62 @@ import loafc.metrics
 import pytest
 import torch
 import torch.nn.functional as F
+from loafc.externs import Operators
 from support import check, compare, compiled
 
 # Sums of many products, in another order.
 LOOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+# Where the processor has no such vectors, the library computes everything.
+needs_vectors = pytest.mark.skipif(
+    not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="kernels for AVX2 and AVX-512 only"
+)
+
+
+@pytest.fixture
+def library_calls(monkeypatch):
+    """The calls that programs make into ATen: names and arguments."""
+    calls = []
+    resolve = Operators.resolve
+
+    def watched(self, name):
+        site = resolve(self, name)
+        function = site.function
+        site.function = lambda *args, **kwargs: (calls.append((name, args)), function(*args, **kwargs))[1]
+        return site
+
+    monkeypatch.setattr(Operators, "resolve", watched)
+    return calls
+
+
+@needs_vectors
+def test_attention_and_its_gradients_need_no_library(library_calls):
+    q, k, v = (torch.randn(2, 3, 20, 16, requires_grad=True) for _ in range(3))
+    compiled(F.scaled_dot_product_attention)(q, k, v).sum().backward()
+    assert q.grad is not None and not library_calls
+
+
+@needs_vectors
+def test_a_library_computes_only_the_inputs_gradient_of_a_depthwise_convolution(library_calls):
+    fn, parameters = DEPTHWISE["large windows"]
+    args = [t.requires_grad_() for t in (torch.randn(2, 8, 12, 12), *parameters(8))]
+    compiled(fn)(*args).sum().backward()
+    backward = [args[-1] for name, args in library_calls if name == "aten.convolution_backward.default"]
+    assert backward == [[True, False, False]]
+
+
+def test_dropout_draws_events_and_calls_nothing_else(library_calls):
+    compiled(lambda x: F.dropout(x, 0.5, training=True) * 2)(torch.randn(30))
+    assert [name for name, _ in library_calls] == ["loafc.bernoulli.default"]
+
+
+@pytest.mark.parametrize(("side", "channels_last"), [(600, True), (60, False)])
+def test_only_large_images_go_to_the_library_with_channels_last(library_calls, side, channels_last):
+    weight = torch.randn(4, 3, 3, 3)
+    compiled(lambda x: F.conv2d(x * 2, weight).relu())(torch.randn(2, 3, side, side))
+    [images] = [args[0] for name, args in library_calls if name == "aten.convolution.default"]
+    assert images.is_contiguous(memory_format=torch.channels_last) == channels_last
 
 
 def _depthwise(window, **options):

@@ -458,6 +458,16 @@ fn columns_at_computed_positions_are_picked_from_windows_where_the_machine_can()
     assert_eq!(picks.iter().any(|name| text.llvm_ir.contains(name)), can, "{}", text.llvm_ir);
 }
 
+/// Values alone would not tell the two ways of computing it apart.
+#[test]
+fn erf_is_made_of_pieces_where_registers_hold_them() {
+    let program = support::program("graph @f(%x: f32[4096]) { %y = aten.erf.default(%x) return %y }");
+    let kernels = support::compile_all(&program.schedule);
+    let text = kernels[0].kernel.text.as_ref().expect("texts were asked for");
+    let can = loafc_codegen::cpu::target::host().vector_bits == 512 && cfg!(target_arch = "x86_64");
+    assert_eq!(text.llvm_ir.contains("llvm.x86.avx512.permvar.sf.512"), can, "{}", text.llvm_ir);
+}
+
 /// What only depends on a lane's position is computed once and read by all rows.
 #[test]
 fn positional_values_come_from_tables() {

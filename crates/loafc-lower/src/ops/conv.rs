@@ -44,7 +44,7 @@ fn backward(cx: &mut Cx, c: &Call) -> Lowered {
     if gradient.dtype != DType::F32 || c.bool_or(7, "transposed", false)? {
         return Err(Refusal::Extern);
     }
-    let types: Vec<Option<TensorType>> = (0..3).map(|k| cx.result(k).cloned()).collect();
+    let mut types: Vec<Option<TensorType>> = (0..3).map(|k| cx.result(k).cloned()).collect();
     let wanted = types.iter().flatten().count();
     if wanted > 1 && is_depthwise(c, &input)? {
         return separate_gradients(cx, c, types);
@@ -54,7 +54,6 @@ fn backward(cx: &mut Cx, c: &Call) -> Lowered {
     }
     let images =
         [in_channels_last(cx, c, 0, "grad_output", &gradient)?, in_channels_last(cx, c, 1, "input", &input)?];
-    let mut types = types;
     types[0] = types[0].as_ref().map(channels_last);
     let made = cx.extern_with(&images, &types)?;
     Ok(filled(cx, made))

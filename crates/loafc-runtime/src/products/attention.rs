@@ -6,6 +6,7 @@ use super::panel::{Matrix, Panels, pack, padded, product};
 use super::scores::{Mask, Scores};
 use super::shape::Problem;
 use super::vector::Vector;
+use super::width::Parts;
 
 /// Rows of Q that one unit of work takes.
 pub(super) const UNIT: usize = 192;
@@ -29,8 +30,9 @@ pub(super) struct Head {
 
 /// Elements of memory that a unit needs.
 pub(super) fn scratch<V: Vector>(problem: &Problem) -> usize {
-    let (keys, values) = (padded::<V>(KEYS), padded::<V>(problem.value_dim));
-    problem.dim * keys + KEYS * values + ROWS * keys + UNIT * values + 2 * UNIT + keys
+    let mut parts = Parts::nowhere();
+    Scratch::of::<V>(problem, &mut parts);
+    parts.elements
 }
 
 /// What lies where in a unit's memory.
@@ -51,27 +53,19 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// # Safety
-    /// [`scratch`] elements must be there.
     #[inline(always)]
-    unsafe fn at<V: Vector>(problem: &Problem, mut next: *mut f32) -> Scratch {
+    fn of<V: Vector>(problem: &Problem, parts: &mut Parts) -> Scratch {
         let (score_row, sum_row) = (padded::<V>(KEYS), padded::<V>(problem.value_dim));
-        let mut take = |count: usize| {
-            let taken = next;
-            // SAFETY: the caller's promise.
-            next = unsafe { next.add(count) };
-            taken
-        };
         Scratch {
-            keys: take(problem.dim * score_row),
-            values: take(KEYS * sum_row),
-            scores: take(ROWS * score_row),
+            keys: parts.take(problem.dim * score_row),
+            values: parts.take(KEYS * sum_row),
+            scores: parts.take(ROWS * score_row),
             score_row,
-            sums: take(UNIT * sum_row),
+            sums: parts.take(UNIT * sum_row),
             sum_row,
-            largest: take(UNIT),
-            total: take(UNIT),
-            mask: take(score_row),
+            largest: parts.take(UNIT),
+            total: parts.take(UNIT),
+            mask: parts.take(score_row),
         }
     }
 }
@@ -97,7 +91,7 @@ pub(super) unsafe fn unit<V: Vector>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let scratch = Scratch::at::<V>(problem, memory);
+        let scratch = Scratch::of::<V>(problem, &mut Parts::of(memory));
         for row in 0..end - begin {
             *scratch.largest.add(row) = f32::NEG_INFINITY;
             *scratch.total.add(row) = 0.0;

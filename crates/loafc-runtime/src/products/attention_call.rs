@@ -8,7 +8,7 @@ use super::arguments::{is_float, keyword, tensor};
 use super::attention::{self, Head, UNIT};
 use super::shape::{Problem, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, grain, memory};
+use super::width::{Kernel, Width, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -108,6 +108,13 @@ impl Attention {
             })
     }
 
+    /// The problem of these tensors.
+    pub fn problem(&self, tensors: &[TensorRef<'_>]) -> Result<Problem, &'static str> {
+        let [query, key, value] = [self.query, self.key, self.value].map(|k| &tensors[k]);
+        Problem::of(query, key, value, self.causal, self.scale)
+            .ok_or("query, key and value have sizes that don't go together")
+    }
+
     /// # Safety
     /// All elements of the operands must be there, and memory for all of the results; the processor must have this width.
     pub(super) unsafe fn run(
@@ -117,9 +124,8 @@ impl Attention {
         results: &[Option<ResultSpec<'_>>],
         team: &dyn Team,
     ) -> Result<(), &'static str> {
+        let problem = self.problem(tensors)?;
         let (query, key, value) = (&tensors[self.query], &tensors[self.key], &tensors[self.value]);
-        let problem = Problem::of(query, key, value, self.causal, self.scale)
-            .ok_or("query, key and value have sizes that don't go together")?;
         let mask = self.mask.map(|k| &tensors[k]);
         let heads = |batch: usize, h: usize| {
             let shared = problem.key_head(h);
@@ -134,20 +140,15 @@ impl Attention {
         };
         let chunks = problem.queries.div_ceil(UNIT);
         let units = problem.batch * problem.heads * chunks;
-        let part = |begin: i64, end: i64| {
-            for unit in begin as usize..end as usize {
-                let (chunk, of) = (unit % chunks, unit / chunks);
-                let head = heads(of / problem.heads, of % problem.heads);
-                let rows = (chunk * UNIT, ((chunk + 1) * UNIT).min(problem.queries));
-                // SAFETY: the caller's promise.
-                unsafe { width.run(Unit { problem: &problem, head, rows }) };
-            }
-        };
-        // SAFETY: each unit writes rows of its own.
-        let part = unsafe { Shared::new(part) };
-        let part = &part;
         let each = problem.queries.min(UNIT) * problem.keys * (problem.dim + problem.value_dim);
-        team.parallel_for(units as i64, grain(each), &|begin, end, _| part.get()(begin, end));
+        let unit = |unit: usize| {
+            let (chunk, of) = (unit % chunks, unit / chunks);
+            let head = heads(of / problem.heads, of % problem.heads);
+            let rows = (chunk * UNIT, ((chunk + 1) * UNIT).min(problem.queries));
+            Unit { problem: &problem, head, rows }
+        };
+        // SAFETY: the caller's promise; each unit writes rows of its own.
+        unsafe { width.run_units(units, each, team, unit) };
         Ok(())
     }
 }

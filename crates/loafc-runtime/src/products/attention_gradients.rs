@@ -6,6 +6,7 @@ use super::panel::{Matrix, Panels, pack, padded, product};
 use super::scores::{Mask, Scores};
 use super::shape::Problem;
 use super::vector::Vector;
+use super::width::Parts;
 
 /// Rows whose scores are in the cache together.
 const ROWS: usize = 48;
@@ -72,72 +73,32 @@ impl Strides {
 }
 
 impl Scratch {
-    /// Elements of each part, in the order of the fields.
     #[inline(always)]
-    fn sizes<V: Vector>(problem: &Problem) -> [usize; 12] {
+    fn of<V: Vector>(problem: &Problem, parts: &mut Parts) -> Scratch {
         let Strides { scores, keys, values } = Strides::of::<V>(problem);
         let rows = problem.heads / problem.key_heads * problem.queries;
-        [
-            problem.dim * scores,
-            problem.value_dim * scores,
-            KEYS * keys,
-            ROWS * keys,
-            ROWS * values,
-            ROWS * scores,
-            ROWS * scores,
-            scores,
-            KEYS * keys,
-            KEYS * values,
-            rows * keys,
-            rows,
-        ]
-    }
-
-    /// # Safety
-    /// [`scratch`] elements must be there.
-    #[inline(always)]
-    unsafe fn at<V: Vector>(problem: &Problem, mut next: *mut f32) -> Scratch {
-        let parts = Scratch::sizes::<V>(problem).map(|size| {
-            let part = next;
-            // SAFETY: the caller's promise.
-            next = unsafe { next.add(size) };
-            part
-        });
-        let [
-            keys,
-            values,
-            key_rows,
-            queries,
-            gradients,
-            scores,
-            score_gradients,
-            mask,
-            key_gradients,
-            value_gradients,
-            query_gradients,
-            products,
-        ] = parts;
         Scratch {
-            keys,
-            values,
-            key_rows,
-            queries,
-            gradients,
-            scores,
-            score_gradients,
-            mask,
-            key_gradients,
-            value_gradients,
-            query_gradients,
-            products,
+            keys: parts.take(problem.dim * scores),
+            values: parts.take(problem.value_dim * scores),
+            key_rows: parts.take(KEYS * keys),
+            queries: parts.take(ROWS * keys),
+            gradients: parts.take(ROWS * values),
+            scores: parts.take(ROWS * scores),
+            score_gradients: parts.take(ROWS * scores),
+            mask: parts.take(scores),
+            key_gradients: parts.take(KEYS * keys),
+            value_gradients: parts.take(KEYS * values),
+            query_gradients: parts.take(rows * keys),
+            products: parts.take(rows),
         }
     }
 }
 
 /// Elements of memory that a unit needs.
-#[inline(always)]
 pub(super) fn scratch<V: Vector>(problem: &Problem) -> usize {
-    Scratch::sizes::<V>(problem).iter().sum()
+    let mut parts = Parts::nowhere();
+    Scratch::of::<V>(problem, &mut parts);
+    parts.elements
 }
 
 /// A block of keys with their values, packed.
@@ -164,7 +125,7 @@ pub(super) unsafe fn unit<V: Vector>(
     let heads = problem.heads / problem.key_heads;
     // SAFETY: the caller's promise.
     unsafe {
-        let scratch = Scratch::at::<V>(problem, memory);
+        let scratch = Scratch::of::<V>(problem, &mut Parts::of(memory));
         let all = heads * problem.queries;
         std::slice::from_raw_parts_mut(scratch.query_gradients, all * strides.keys).fill(0.0);
         for head in 0..heads {

@@ -5,9 +5,9 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 use super::arguments::{is_float, tensor};
 use super::attention_call::{Attention, has_short_rows};
 use super::attention_gradients::{self as gradients, KeyHead, QueryHead};
-use super::shape::{Problem, head, rows};
+use super::shape::{Problem, first_row, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, grain, memory};
+use super::width::{Kernel, Width, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -56,52 +56,41 @@ impl AttentionGradients {
         results: &[Option<ResultSpec<'_>>],
         team: &dyn Team,
     ) -> Result<(), &'static str> {
-        let Attention { query, key, value, mask, causal, scale } = &self.attention;
+        let problem = self.attention.problem(tensors)?;
+        let Attention { query, key, value, mask, .. } = &self.attention;
         let (query, key, value) = (&tensors[*query], &tensors[*key], &tensors[*value]);
-        let problem = Problem::of(query, key, value, *causal, *scale)
-            .ok_or("query, key and value have sizes that don't go together")?;
         let (result, gradient) = (&tensors[self.result], &tensors[self.result_gradient]);
         let logarithms = &tensors[self.logarithms];
         let mask = mask.map(|k| &tensors[k]);
         let to = |k: usize, batch: usize, head: usize| {
             results.get(k).and_then(Option::as_ref).and_then(|r| rows(r, batch, head))
         };
-        let logarithms_of = |batch: usize, head: usize| {
-            let [by_batch, by_head, by_row] = [0, 1, 2].map(|d| logarithms.strides[d] as isize);
-            let offset = batch as isize * by_batch + head as isize * by_head;
-            (logarithms.ptr.cast::<f32>().wrapping_offset(offset).cast_const(), by_row)
-        };
-        let group = problem.heads / problem.key_heads;
-        let part = |begin: i64, end: i64| {
-            for unit in begin as usize..end as usize {
-                let (batch, shared) = (unit / problem.key_heads, unit % problem.key_heads);
-                let queries = |k: usize| {
-                    let h = shared * group + k;
-                    QueryHead {
-                        query: head(query, batch, h),
-                        mask: mask.map(|mask| head(mask, batch, h)),
-                        result: head(result, batch, h),
-                        result_gradient: head(gradient, batch, h),
-                        logarithms: logarithms_of(batch, h),
-                        gradient: to(0, batch, h),
-                    }
-                };
-                let keys = KeyHead {
-                    key: head(key, batch, shared),
-                    value: head(value, batch, shared),
-                    key_gradient: to(1, batch, shared),
-                    value_gradient: to(2, batch, shared),
-                };
-                // SAFETY: the caller's promise.
-                unsafe { width.run(Unit { problem: &problem, queries: &queries, keys }) };
+        let query_head = |batch: usize, h: usize| {
+            let (first, apart) = first_row(logarithms.ptr, logarithms.strides, batch, h);
+            QueryHead {
+                query: head(query, batch, h),
+                mask: mask.map(|mask| head(mask, batch, h)),
+                result: head(result, batch, h),
+                result_gradient: head(gradient, batch, h),
+                logarithms: (first.cast_const(), apart),
+                gradient: to(0, batch, h),
             }
         };
-        // SAFETY: each unit writes the gradients of heads of its own.
-        let part = unsafe { Shared::new(part) };
-        let part = &part;
+        let group = problem.heads / problem.key_heads;
         let units = problem.batch * problem.key_heads;
         let each = group * problem.queries * problem.keys * (3 * problem.dim + 2 * problem.value_dim);
-        team.parallel_for(units as i64, grain(each), &|begin, end, _| part.get()(begin, end));
+        let unit = |unit: usize| {
+            let (batch, shared) = (unit / problem.key_heads, unit % problem.key_heads);
+            let keys = KeyHead {
+                key: head(key, batch, shared),
+                value: head(value, batch, shared),
+                key_gradient: to(1, batch, shared),
+                value_gradient: to(2, batch, shared),
+            };
+            Unit { problem: &problem, query_head: &query_head, batch, first_head: shared * group, keys }
+        };
+        // SAFETY: the caller's promise; each unit writes the gradients of heads of its own.
+        unsafe { width.run_units(units, each, team, unit) };
         Ok(())
     }
 }
@@ -109,7 +98,11 @@ impl AttentionGradients {
 /// A head of keys.
 struct Unit<'a> {
     problem: &'a Problem,
-    queries: &'a dyn Fn(usize) -> QueryHead,
+    /// A head of queries by batch and number.
+    query_head: &'a dyn Fn(usize, usize) -> QueryHead,
+    batch: usize,
+    /// The first head of queries that shares the keys.
+    first_head: usize,
     keys: KeyHead,
 }
 
@@ -117,7 +110,8 @@ impl Kernel for Unit<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let memory = memory(gradients::scratch::<V>(self.problem));
+        let queries = |k: usize| (self.query_head)(self.batch, self.first_head + k);
         // SAFETY: the caller's promise, and as much memory as a unit asks for.
-        unsafe { gradients::unit::<V>(self.problem, self.queries, &self.keys, memory) }
+        unsafe { gradients::unit::<V>(self.problem, queries, &self.keys, memory) }
     }
 }

@@ -3,7 +3,7 @@
 use super::attention_call::Attention;
 use super::attention_gradients_call::AttentionGradients;
 use super::attention_tests::{Case, Mask, Rows, Sizes, tensor};
-use super::test_support::{random, widths};
+use super::test_support::{assert_close, largest, random, widths};
 use super::width::Width;
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
@@ -96,11 +96,7 @@ fn check(case: &Case) {
     for width in widths() {
         let got = compute(case, width, &Serial);
         for (which, (got, want)) in got.iter().zip(&want).enumerate() {
-            let largest = want.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
-            for (k, (g, w)) in got.iter().zip(want).enumerate() {
-                let close = (f64::from(*g) - w).abs() < 1e-5 * largest;
-                assert!(close, "{width:?} {:?} gradient {which} at {k}: {g}, not {w}", case.sizes);
-            }
+            assert_close(got, want, 1e-5 * largest(want), &(width, case.sizes, which));
         }
         assert!(
             compute(case, width, &ThreadTeam::new(3)) == got,

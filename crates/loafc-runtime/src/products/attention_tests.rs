@@ -1,7 +1,7 @@
 //! Attention against its definition in f64, for each width that the processor has and any number of threads.
 
 use super::attention_call::Attention;
-use super::test_support::{random, widths};
+use super::test_support::{assert_close, random, widths};
 use super::width::Width;
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
@@ -148,10 +148,7 @@ impl Case {
             let (got, logarithms) = self.compute(width, &Serial);
             let sizes = self.sizes;
             for (got, want) in [(&got, &want), (&logarithms, &want_logarithms)] {
-                assert_eq!(got.len(), want.len());
-                for (k, (g, w)) in got.iter().zip(want).enumerate() {
-                    assert!((f64::from(*g) - w).abs() < 1e-5, "{width:?} {sizes:?} at {k}: {g}, not {w}");
-                }
+                assert_close(got, want, 1e-5, &(width, sizes));
             }
             let team = ThreadTeam::new(3);
             assert!(self.compute(width, &team) == (got, logarithms), "{width:?} {sizes:?}: threads matter");

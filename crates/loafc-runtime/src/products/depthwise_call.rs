@@ -6,7 +6,7 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 use super::arguments::{flags, is_float, numbers, tensor};
 use super::depthwise::{self, Dimension, Images, Problem};
 use super::vector::Vector;
-use super::width::{Kernel, Shared, Width, grain, memory, zeros};
+use super::width::{Kernel, Width, memory, zeros};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
 
@@ -85,26 +85,21 @@ impl WeightGradient {
         let sums: *mut f32 = sums.as_mut_ptr().cast();
         if !problem.is_empty() {
             let (gradient, input) = (images(gradient), images(input));
-            let part = |begin: i64, end: i64| {
-                for unit in begin as usize..end as usize {
-                    let (part, block) = (unit / blocks, unit % blocks);
-                    let at = |part: usize| part * problem.images / parts;
-                    let unit = Unit {
-                        problem: &problem,
-                        tensors: (&gradient, &input),
-                        images: at(part)..at(part + 1),
-                        channels: (block * lanes, lanes.min(problem.channels - block * lanes)),
-                        sums: sums.wrapping_add(unit * window * lanes),
-                    };
-                    // SAFETY: the caller's promise.
-                    unsafe { width.run(unit) };
-                }
-            };
-            // SAFETY: each unit has sums of its own.
-            let part = unsafe { Shared::new(part) };
             let results = problem.rows.result * problem.columns.result;
             let each = problem.images.div_ceil(parts) * lanes * results * window;
-            team.parallel_for((parts * blocks) as i64, grain(each), &|begin, end, _| part.get()(begin, end));
+            let unit = |unit: usize| {
+                let (part, block) = (unit / blocks, unit % blocks);
+                let at = |part: usize| part * problem.images / parts;
+                Unit {
+                    problem: &problem,
+                    tensors: (&gradient, &input),
+                    images: at(part)..at(part + 1),
+                    channels: (block * lanes, lanes.min(problem.channels - block * lanes)),
+                    sums: sums.wrapping_add(unit * window * lanes),
+                }
+            };
+            // SAFETY: the caller's promise; each unit has sums of its own.
+            unsafe { width.run_units(parts * blocks, each, team, unit) };
         }
         let Some(to) = weight.ptr else { return Ok(()) };
         let strides = weight.strides;

@@ -1,7 +1,7 @@
 //! Weight gradients against their definition in f64, for each width that the processor has and any number of threads.
 
 use super::depthwise_call::WeightGradient;
-use super::test_support::{random, widths};
+use super::test_support::{assert_close, largest, random, widths};
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
 use crate::value::{ResultSpec, TensorRef};
@@ -125,15 +125,9 @@ fn windows_of_any_size_stride_and_padding_are_right() {
         for channels_last in [false, true] {
             let case = Case { channels_last, ..case.clone() };
             let want = case.expected();
-            let largest = want.iter().fold(1.0, |a: f64, b| a.max(b.abs()));
             for width in widths() {
                 let got = case.compute(width, &Serial);
-                for (k, (g, w)) in got.iter().zip(&want).enumerate() {
-                    assert!(
-                        (f64::from(*g) - w).abs() < 1e-5 * largest,
-                        "{width:?} {case:?} at {k}: {g}, not {w}"
-                    );
-                }
+                assert_close(&got, &want, 1e-5 * largest(&want), &(width, &case));
                 assert_eq!(
                     case.compute(width, &ThreadTeam::new(3)),
                     got,

@@ -82,6 +82,12 @@ pub(super) fn head(tensor: &TensorRef<'_>, batch: usize, head: usize) -> Matrix 
 
 /// Where one head's rows of a result of `[batch, head, row, column]` begin, and their distance. Columns are neighbours.
 pub(super) fn rows(result: &ResultSpec<'_>, batch: usize, head: usize) -> Option<(*mut f32, usize)> {
-    let offset = batch as isize * result.strides[0] as isize + head as isize * result.strides[1] as isize;
-    Some((result.ptr?.cast::<f32>().wrapping_offset(offset), result.strides[2] as usize))
+    let (first, apart) = first_row(result.ptr?, result.strides, batch, head);
+    Some((first, apart as usize))
+}
+
+/// Where one head's rows in memory of these strides begin, and their distance.
+pub(super) fn first_row(memory: *mut u8, strides: &[i64], batch: usize, head: usize) -> (*mut f32, isize) {
+    let offset = batch as isize * strides[0] as isize + head as isize * strides[1] as isize;
+    (memory.cast::<f32>().wrapping_offset(offset), strides[2] as isize)
 }

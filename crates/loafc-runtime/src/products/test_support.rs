@@ -17,3 +17,16 @@ pub fn random(count: usize, seed: u64) -> Vec<f32> {
 pub fn widths() -> Vec<Width> {
     [Width::Avx512, Width::Avx2].into_iter().filter(|w| w.is_there()).collect()
 }
+
+/// Fails where a result is further than that from what it should be.
+pub fn assert_close(got: &[f32], want: &[f64], allowed: f64, what: &dyn std::fmt::Debug) {
+    assert_eq!(got.len(), want.len(), "{what:?}");
+    for (k, (g, w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(*g) - w).abs() < allowed, "{what:?} at {k}: {g}, not {w}");
+    }
+}
+
+/// The largest magnitude, at least 1.
+pub fn largest(values: &[f64]) -> f64 {
+    values.iter().fold(1.0, |a: f64, b| a.max(b.abs()))
+}

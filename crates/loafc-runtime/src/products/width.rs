@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use super::vector::Vector;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
+use crate::threads::Team;
 
 /// Vectors of the processor.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -76,29 +77,46 @@ impl Width {
     }
 }
 
+impl Width {
+    /// Runs the kernels of units 0 to `units` less one, each of so many products, on a team's threads.
+    ///
+    /// # Safety
+    /// As for [`Width::run`]; no unit may write what another one reads or writes.
+    pub unsafe fn run_units<K: Kernel>(
+        self,
+        units: usize,
+        products: usize,
+        team: &dyn Team,
+        kernel: impl Fn(usize) -> K,
+    ) {
+        let kernel = Shared(kernel);
+        let kernel = &kernel;
+        team.parallel_for(units as i64, grain(products), &|begin, end, _| {
+            for unit in begin as usize..end as usize {
+                // SAFETY: the caller's promise.
+                unsafe { self.run(kernel.get()(unit)) };
+            }
+        });
+    }
+}
+
 /// How many units of so many products each are worth a thread.
-pub(super) fn grain(products: usize) -> i64 {
+fn grain(products: usize) -> i64 {
     /// A few microseconds.
     const WORTH: usize = 1 << 18;
     (WORTH / products.max(1)).max(1) as i64
 }
 
 /// What threads work on together.
-pub(super) struct Shared<T>(T);
+struct Shared<T>(T);
 
 impl<T> Shared<T> {
-    /// # Safety
-    /// Threads must not write what another one reads or writes.
-    pub unsafe fn new(of: T) -> Shared<T> {
-        Shared(of)
-    }
-
-    pub fn get(&self) -> &T {
+    fn get(&self) -> &T {
         &self.0
     }
 }
 
-// SAFETY: whoever made it promised that threads don't get into each other's way.
+// SAFETY: who runs units promises that they don't get into each other's way.
 unsafe impl<T> Sync for Shared<T> {}
 
 /// A line of the cache.
@@ -108,6 +126,31 @@ pub(super) struct Line(#[allow(dead_code, reason = "only size and alignment matt
 
 thread_local! {
     static MEMORY: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory that is taken in parts, one after the other. Taken from nowhere, the parts tell how much they need together.
+pub(super) struct Parts {
+    next: *mut f32,
+    /// Elements that were taken.
+    pub elements: usize,
+}
+
+impl Parts {
+    pub fn of(memory: *mut f32) -> Parts {
+        Parts { next: memory, elements: 0 }
+    }
+
+    pub fn nowhere() -> Parts {
+        Parts::of(std::ptr::null_mut())
+    }
+
+    #[inline(always)]
+    pub fn take(&mut self, elements: usize) -> *mut f32 {
+        let part = self.next;
+        self.next = part.wrapping_add(elements);
+        self.elements += elements;
+        part
+    }
 }
 
 /// Memory for so many elements, of any content, which this thread has until it asks again.
