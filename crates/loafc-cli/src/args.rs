@@ -120,7 +120,7 @@ pub struct BenchFusion {
     /// Loop nests of the programs.
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 10_000, 20_000, 40_000])]
     pub nodes: Vec<usize>,
-    /// Runs of which the median counts.
+    /// Turns of which the median counts.
     #[arg(long, default_value_t = 5)]
     pub runs: usize,
 }

@@ -54,7 +54,8 @@ impl AccessKind {
 
 /// The accesses of a nest, each different one once; digits are the nest's loops.
 pub fn accesses_of(nest: &LoopNest, program: &NestProgram) -> Vec<Access> {
-    let mut found: Vec<Access> = Vec::new();
+    let touches = |op: &&Op| matches!(op, Op::Load { .. } | Op::Store { .. });
+    let mut found: Vec<Access> = Vec::with_capacity(nest.body.ops.iter().filter(touches).count());
     for op in &nest.body.ops {
         let (buffer, index, kind) = match op {
             Op::Load { buffer, index, .. } => (*buffer, index, AccessKind::Read),

@@ -119,7 +119,8 @@ impl Cluster {
     }
 
     fn collect_buffers(&self) -> Vec<BufferUse> {
-        let mut uses: Vec<BufferUse> = Vec::new();
+        let accesses = self.members.iter().map(|m| m.accesses.len()).sum();
+        let mut uses: Vec<BufferUse> = Vec::with_capacity(accesses);
         for (m, member) in self.members.iter().enumerate() {
             for (a, access) in member.accesses.iter().enumerate() {
                 let at = (m as u16, a as u16);

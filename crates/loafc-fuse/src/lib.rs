@@ -24,7 +24,7 @@ use loafc_ir::nest::{NestProgram, Step, StepId};
 
 use crate::cluster::Cluster;
 use crate::cost::{Facts, cluster_bytes, set_nest_traffic};
-use crate::log::{ClusterOrigin, DecisionLog, KernelSummary, LoopSpace};
+use crate::log::{Clusters, DecisionLog, KernelSummary, LoopSpace, StepSummary};
 pub use crate::options::FuseOptions;
 use crate::order::{ClusterId, StepGraph, StepGraphBuilder};
 use crate::schedule::{Schedule, ScheduledStep};
@@ -70,7 +70,8 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
         for k in touch_again {
             let Some(cluster) = &mut clusters[k] else { continue };
             set_nest_traffic(&facts, cluster);
-            log.bytes += log.clusters[k].set_bytes(cluster_bytes(cluster));
+            let alone = &mut log.clusters.steps[k].bytes;
+            log.bytes += cluster_bytes(cluster) - std::mem::replace(alone, cluster_bytes(cluster));
         }
         let scheduler = rounds::Scheduler::new(&facts, &graph, clusters, log);
         let begin = Instant::now();
@@ -108,7 +109,7 @@ fn start(program: &NestProgram) -> Result<Start, FuseError> {
     let mut graph = StepGraphBuilder::new(program);
     // A fusion makes one cluster of two, so there are never twice as many.
     let mut clusters = Vec::with_capacity(2 * count);
-    let mut origins = Vec::with_capacity(2 * count);
+    let mut summaries = Vec::with_capacity(count);
     let mut touch_again = Vec::new();
     let mut all_bytes = 0;
     for (k, step) in program.steps.iter().enumerate() {
@@ -127,7 +128,7 @@ fn start(program: &NestProgram) -> Result<Start, FuseError> {
             Step::Extern(call) => (&call.op, LoopSpace::default(), call.origin.iter().cloned().collect()),
         };
         clusters.push(cluster);
-        origins.push(ClusterOrigin::Step {
+        summaries.push(StepSummary {
             step: k as u32,
             name: name.clone(),
             is_extern: matches!(step, Step::Extern(_)),
@@ -139,7 +140,7 @@ fn start(program: &NestProgram) -> Result<Start, FuseError> {
     let graph = graph.finish();
     let log = DecisionLog {
         version: DecisionLog::VERSION,
-        clusters: origins,
+        clusters: Clusters { steps: summaries, fusions: Vec::with_capacity(count) },
         records: Vec::with_capacity(RECORDS_PER_STEP * count),
         extern_calls: graph.externs.len(),
         buffers: program.buffers.iter().map(|b| b.name.clone()).collect(),

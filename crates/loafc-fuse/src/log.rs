@@ -231,42 +231,59 @@ fn as_texts<S: Serializer>(lines: &[SourceLine], serializer: S) -> Result<S::Ok,
     serializer.collect_seq(lines.iter().map(ToString::to_string))
 }
 
-/// What a cluster is made of.
+/// A step of the program, which is a cluster by itself at first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum ClusterOrigin {
-    /// A step of the program.
-    Step {
-        /// Which.
-        step: u32,
-        /// Name of the nest or operator.
-        name: Arc<str>,
-        /// Whether it is a call into a library, which never fuses.
-        is_extern: bool,
-        /// Its loops.
-        space: LoopSpace,
-        /// Lines of the user's source; in JSON as `file:line`.
-        #[serde(serialize_with = "as_texts")]
-        source: Vec<SourceLine>,
-        /// Bytes it moves alone.
-        bytes: i64,
-    },
-    /// Two clusters fused.
-    Fused {
-        /// One.
-        first: u32,
-        /// The other.
-        second: u32,
-    },
+pub struct StepSummary {
+    /// Which.
+    pub step: u32,
+    /// Name of the nest or operator.
+    pub name: Arc<str>,
+    /// Whether it is a call into a library, which never fuses.
+    pub is_extern: bool,
+    /// Its loops.
+    pub space: LoopSpace,
+    /// Lines of the user's source; in JSON as `file:line`.
+    #[serde(serialize_with = "as_texts")]
+    pub source: Vec<SourceLine>,
+    /// Bytes it moves alone.
+    pub bytes: i64,
 }
 
-impl ClusterOrigin {
-    /// Corrects what a step moves alone; by how much it is more.
-    pub(crate) fn set_bytes(&mut self, new: i64) -> i64 {
-        match self {
-            ClusterOrigin::Step { bytes, .. } => new - std::mem::replace(bytes, new),
-            ClusterOrigin::Fused { .. } => 0,
+/// Two clusters that became one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fusion {
+    /// One.
+    pub first: u32,
+    /// The other.
+    pub second: u32,
+}
+
+/// What clusters are made of. They are numbered: first the steps, then the fusions. In JSON they are one list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clusters {
+    /// All steps of the program.
+    pub steps: Vec<StepSummary>,
+    /// All fusions, in order.
+    pub fusions: Vec<Fusion>,
+}
+
+impl Clusters {
+    /// The fusion that made a cluster, unless it is a step.
+    pub fn fusion(&self, cluster: u32) -> Option<Fusion> {
+        (cluster as usize).checked_sub(self.steps.len()).map(|k| self.fusions[k])
+    }
+}
+
+impl Serialize for Clusters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(tag = "kind", rename_all = "snake_case")]
+        enum Origin<'a> {
+            Step(&'a StepSummary),
+            Fused(&'a Fusion),
         }
+        let steps = self.steps.iter().map(Origin::Step);
+        serializer.collect_seq(steps.chain(self.fusions.iter().map(Origin::Fused)))
     }
 }
 
@@ -292,8 +309,8 @@ pub struct KernelSummary {
 pub struct DecisionLog {
     /// Version of this structure as JSON; changes when a field's meaning does.
     pub version: u32,
-    /// Clusters by number: first one for each step, then one for each fusion.
-    pub clusters: Vec<ClusterOrigin>,
+    /// What the clusters are made of.
+    pub clusters: Clusters,
     /// Every pair that was looked at, in order.
     pub records: Vec<Record>,
     /// Kernels of the final schedule in the order in which they run.
@@ -331,9 +348,9 @@ impl DecisionLog {
         let mut steps = Vec::new();
         let mut open = vec![cluster];
         while let Some(c) = open.pop() {
-            match &self.clusters[c as usize] {
-                ClusterOrigin::Step { step, .. } => steps.push(*step),
-                ClusterOrigin::Fused { first, second } => open.extend([*first, *second]),
+            match self.clusters.fusion(c) {
+                Some(fusion) => open.extend([fusion.first, fusion.second]),
+                None => steps.push(c),
             }
         }
         steps.sort_unstable();
@@ -342,8 +359,7 @@ impl DecisionLog {
 
     /// For each step, the cluster that it was in when the regular rounds had first ended.
     pub fn clusters_after_regular_rounds(&self) -> Vec<u32> {
-        let steps = self.clusters.iter().filter(|c| matches!(c, ClusterOrigin::Step { .. })).count();
-        let mut of_step: Vec<u32> = (0..steps as u32).collect();
+        let mut of_step: Vec<u32> = (0..self.clusters.steps.len() as u32).collect();
         for record in self.fusions().take_while(|r| r.round == Round::Regular) {
             let Some(merged) = record.merged else { continue };
             for step in self.steps_of(merged) {
@@ -356,12 +372,8 @@ impl DecisionLog {
     /// Name of a cluster for people: its first steps' names.
     pub fn name_of(&self, cluster: u32) -> String {
         let steps = self.steps_of(cluster);
-        let mut name: Vec<&str> = Vec::new();
-        for step in steps.iter().take(3) {
-            if let ClusterOrigin::Step { name: n, .. } = &self.clusters[*step as usize] {
-                name.push(n);
-            }
-        }
+        let name: Vec<&str> =
+            steps.iter().take(3).map(|step| &*self.clusters.steps[*step as usize].name).collect();
         let more = steps.len().saturating_sub(3);
         let joined = name.join(" + ");
         if more > 0 { format!("{joined} + {more} more") } else { joined }

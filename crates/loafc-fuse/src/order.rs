@@ -7,7 +7,7 @@
 //! pairs are a value and its only reader, and cost nothing.
 
 use loafc_ir::nest::{BufferId, NestProgram, Op, Step, StepId};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use crate::FuseError;
 use crate::options::{FAR, MAX_FAR_PATH_SEARCH, MAX_PATH_SEARCH};
@@ -172,9 +172,12 @@ pub struct Order<'a> {
     graph: &'a StepGraph,
     /// Cluster of each step.
     of_step: Vec<ClusterId>,
-    /// Steps of each cluster; empty for those merged into another.
-    steps: Vec<Steps>,
-    /// Steps of other clusters that each cluster leads to, and those that it needs.
+    /// A step of each cluster.
+    some_step: Vec<StepId>,
+    /// For each step, the next one of its cluster; behind the last comes the first.
+    next_in_cluster: Vec<StepId>,
+    /// Steps of other clusters that each merged cluster leads to, and those that it needs. For a step that is a cluster
+    /// by itself the graph tells.
     leads_to: Vec<Steps>,
     needs: Vec<Steps>,
     /// Label of each cluster: grows along the list; edges lead from smaller to larger ones. Searches read nothing
@@ -226,9 +229,10 @@ impl<'a> Order<'a> {
         let mut order = Order {
             graph,
             of_step: (0..count).map(ClusterId).collect(),
-            steps: with_room((0..count).map(|k| smallvec![StepId(k)])),
-            leads_to: with_room(graph.after.iter().map(|list| Steps::from_slice(list))),
-            needs: with_room(graph.before.iter().map(|list| Steps::from_slice(list))),
+            some_step: with_room((0..count).map(StepId)),
+            next_in_cluster: (0..count).map(StepId).collect(),
+            leads_to: Vec::with_capacity(count as usize),
+            needs: Vec::with_capacity(count as usize),
             labels: with_room((0..count).map(|_| 0)),
             links: with_room((0..count).map(link)),
             visited: with_room((0..count).map(|_| Mark { search: 0, direction: Direction::After })),
@@ -316,9 +320,13 @@ impl<'a> Order<'a> {
     ) -> Result<(), Unmergeable> {
         let (from, to) = if direction == Direction::After { ends } else { (ends.1, ends.0) };
         let range = self.position(ends.0)..=self.position(ends.1);
-        let neighbours = match direction {
-            Direction::After => &self.leads_to[cluster.0 as usize],
-            Direction::Before => &self.needs[cluster.0 as usize],
+        let (of_steps, of_merged) = match direction {
+            Direction::After => (&self.graph.after, &self.leads_to),
+            Direction::Before => (&self.graph.before, &self.needs),
+        };
+        let neighbours = match (cluster.0 as usize).checked_sub(of_steps.len()) {
+            Some(merged) => &of_merged[merged],
+            None => &of_steps[cluster.0 as usize],
         };
         for neighbour in neighbours {
             let next = self.of_step[neighbour.0 as usize];
@@ -344,15 +352,29 @@ impl<'a> Order<'a> {
 
     /// Merges two into a new cluster and mends the order.
     pub fn merge(&mut self, plan: MergePlan) -> ClusterId {
-        let merged = ClusterId(self.steps.len() as u32);
+        let merged = ClusterId(self.labels.len() as u32);
         let MergePlan { first, second, direction, moved } = plan;
-        let steps = joined(&mut self.steps, first, second);
-        for step in &steps {
+        let (some, other) = (self.some_step[first.0 as usize], self.some_step[second.0 as usize]);
+        // Two rings that exchange what comes next are one.
+        self.next_in_cluster.swap(some.0 as usize, other.0 as usize);
+        let mut step = some;
+        loop {
             self.of_step[step.0 as usize] = merged;
+            step = self.next_in_cluster[step.0 as usize];
+            if step == some {
+                break;
+            }
         }
-        self.steps.push(steps);
-        for lists in [&mut self.leads_to, &mut self.needs] {
-            let mut outside = joined(lists, first, second);
+        self.some_step.push(some);
+        let count = self.of_step.len();
+        for (lists, of_steps) in
+            [(&mut self.leads_to, &self.graph.after), (&mut self.needs, &self.graph.before)]
+        {
+            let mut take = |cluster: ClusterId| match (cluster.0 as usize).checked_sub(count) {
+                Some(k) => std::mem::take(&mut lists[k]),
+                None => of_steps[cluster.0 as usize].iter().copied().collect(),
+            };
+            let mut outside = joined(take(first), take(second));
             outside.retain(|step| self.of_step[step.0 as usize] != merged);
             lists.push(outside);
         }
@@ -428,10 +450,9 @@ impl<'a> Order<'a> {
 
     /// All clusters in topological order.
     pub fn sorted(&self) -> Vec<ClusterId> {
-        let mut live: Vec<ClusterId> = (0..self.steps.len() as u32)
-            .map(ClusterId)
-            .filter(|c| !self.steps[c.0 as usize].is_empty())
-            .collect();
+        let is_live = |(cluster, step): &(ClusterId, &StepId)| self.cluster_of(**step) == *cluster;
+        let mut live: Vec<ClusterId> =
+            (0..).map(ClusterId).zip(&self.some_step).filter(is_live).map(|(cluster, _)| cluster).collect();
         live.sort_unstable_by_key(|c| self.position(*c));
         live
     }
@@ -455,10 +476,8 @@ pub fn with_room<T>(entries: impl ExactSizeIterator<Item = T>) -> Vec<T> {
     list
 }
 
-/// Takes two lists and joins them; the shorter one moves.
-fn joined(lists: &mut [Steps], first: ClusterId, second: ClusterId) -> Steps {
-    let mut long = std::mem::take(&mut lists[first.0 as usize]);
-    let mut short = std::mem::take(&mut lists[second.0 as usize]);
+/// Joins two lists; the shorter one moves.
+fn joined(mut long: Steps, mut short: Steps) -> Steps {
     if short.len() > long.len() {
         std::mem::swap(&mut long, &mut short);
     }
@@ -508,8 +527,9 @@ mod tests {
         let mut open = vec![from];
         let mut met = vec![from];
         while let Some(cluster) = open.pop() {
-            for step in &order.steps[cluster.0 as usize] {
-                for later in &order.graph.after[step.0 as usize] {
+            let own = (0..order.of_step.len()).filter(|step| order.of_step[*step] == cluster);
+            for step in own {
+                for later in &order.graph.after[step] {
                     let next = order.cluster_of(*later);
                     if next == to && cluster != from {
                         return true;

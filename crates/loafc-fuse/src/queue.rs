@@ -5,46 +5,59 @@
 
 use std::collections::BinaryHeap;
 
+use loafc_ir::nest::StepId;
+
 use crate::order::ClusterId;
 use crate::transforms::Proposal;
 
-/// A pair waiting for its turn. The largest is taken first: most bytes saved, then closest in program order, then
-/// smallest numbers.
+/// How many steps of the program make a block: about as much as a core's own cache holds what is known of.
+const BLOCK: u32 = 1 << 7;
+
+/// A pair waiting for its turn. The largest is taken first: most bytes saved, then the first block of the program,
+/// then closest in program order, then smallest numbers.
 ///
 /// Most pairs lose one side to another fusion before their turn. So a pair waits with a bound of what it could save,
 /// and its score is computed when the bound comes up; if the score is less, it waits again. Fusions are made in the
 /// order of their scores all the same.
+///
+/// The layers of a model are alike, and so are the scores of their pairs. By distance alone, each distance would lead
+/// through the whole program again; block by block, what a pair is about was just looked at.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Bytes saved, or a random number where candidates are taken in random order; then how near the two are, then
-    /// the one that runs first. One number, so that comparing two candidates needs no branch.
+    /// Bytes saved, or a random number where candidates are taken in random order; then the block, then how near the
+    /// two are. One number, so that comparing two candidates needs no branch.
     key: u128,
-    /// The one that runs second.
-    pub second: ClusterId,
     /// `None` as long as the priority is a bound. Boxed because the queue moves candidates around.
     pub proposal: Option<Box<Proposal>>,
+    /// The one that runs first.
+    pub first: ClusterId,
+    /// The one that runs second.
+    pub second: ClusterId,
 }
 
 impl Candidate {
-    /// A pair without a score; the distance is that of the first steps of the two.
-    pub fn new(priority: u64, distance: u32, first: ClusterId, second: ClusterId) -> Candidate {
-        let key = (u128::from(priority) << 64) | (u128::from(!distance) << 32) | u128::from(!first.0);
-        Candidate { key, second, proposal: None }
-    }
-
-    /// The one that runs first.
-    pub fn first(&self) -> ClusterId {
-        ClusterId(!(self.key as u32))
+    /// A pair without a score, and the first steps of the two.
+    pub fn new(priority: u64, steps: [StepId; 2], first: ClusterId, second: ClusterId) -> Candidate {
+        let [a, b] = steps.map(|step| step.0);
+        let key = (u128::from(priority) << 64)
+            | (u128::from(!(a.min(b) / BLOCK)) << 32)
+            | u128::from(!a.abs_diff(b));
+        Candidate { key, proposal: None, first, second }
     }
 
     /// How far apart the first steps of the two are.
     pub fn distance(&self) -> u32 {
-        !((self.key >> 32) as u32)
+        !(self.key as u32)
     }
 
     /// Changes what it is worth.
     pub fn set_priority(&mut self, priority: u64) {
         self.key = (u128::from(priority) << 64) | u128::from(self.key as u64);
+    }
+
+    /// What decides between equal keys; the smaller goes first.
+    fn numbers(&self) -> u64 {
+        (u64::from(self.first.0) << 32) | u64::from(self.second.0)
     }
 }
 impl PartialEq for Candidate {
@@ -58,7 +71,7 @@ impl PartialOrd for Candidate {
         Some(self.cmp(other))
     }
     fn lt(&self, other: &Self) -> bool {
-        (self.key < other.key) | ((self.key == other.key) & (self.second > other.second))
+        (self.key < other.key) | ((self.key == other.key) & (self.numbers() > other.numbers()))
     }
     fn le(&self, other: &Self) -> bool {
         !other.lt(self)
@@ -72,7 +85,7 @@ impl PartialOrd for Candidate {
 }
 impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key.cmp(&other.key).then(other.second.cmp(&self.second))
+        self.key.cmp(&other.key).then(other.numbers().cmp(&self.numbers()))
     }
 }
 
@@ -120,7 +133,22 @@ mod tests {
     use proptest::prelude::*;
 
     fn candidate(priority: u64, second: u32) -> Candidate {
-        Candidate::new(priority, 1, ClusterId(0), ClusterId(second))
+        Candidate::new(priority, [StepId(0), StepId(1)], ClusterId(0), ClusterId(second))
+    }
+
+    #[test]
+    fn pairs_of_equal_score_are_taken_block_by_block_and_there_the_closest_first() {
+        let next_block = BLOCK + 1;
+        let steps = [(next_block, next_block + 1), (2, 9), (3, 4), (0, next_block)];
+        let mut queue = Queue::default();
+        queue.start(
+            steps
+                .iter()
+                .map(|(a, b)| Candidate::new(7, [StepId(*a), StepId(*b)], ClusterId(*a), ClusterId(*b)))
+                .collect(),
+        );
+        let taken: Vec<u32> = std::iter::from_fn(|| queue.pop()).map(|c| c.first.0).collect();
+        assert_eq!(taken, [3, 2, 0, next_block]);
     }
 
     proptest! {

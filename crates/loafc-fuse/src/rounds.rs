@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::cluster::{BufferUse, Cluster};
 use crate::cost::{Facts, cluster_bytes, set_repeated, within_limits, worth_a_look};
-use crate::log::{ClusterOrigin, DecisionLog, Method, Reason, Record, Round};
+use crate::log::{DecisionLog, Fusion, Method, Reason, Record, Round};
 use crate::options::{NEAR, NEIGHBOURS, READERS};
 use crate::order::{ClusterId, Order, StepGraph, Unmergeable, with_room};
 use crate::pair::Pair;
@@ -268,13 +268,12 @@ impl<'a> Scheduler<'a> {
     }
 
     fn candidate(&mut self, first: ClusterId, second: ClusterId, bound: i64) -> Option<Candidate> {
-        let (x, y) = (self.live(first)?, self.live(second)?);
-        let distance = x.first_step.0.abs_diff(y.first_step.0);
+        let steps = [self.live(first)?.first_step, self.live(second)?.first_step];
         let priority = match &mut self.chaos {
             Some(random) => random.bits(),
             None => bound.max(0) as u64,
         };
-        Some(Candidate::new(priority, distance, first, second))
+        Some(Candidate::new(priority, steps, first, second))
     }
 
     /// Notes that the natural alignment of a pair was refused; once the final round runs, it is next to try.
@@ -316,7 +315,7 @@ impl<'a> Scheduler<'a> {
         if let Some(proposal) = candidate.proposal.take() {
             return Some((candidate, proposal));
         }
-        let (first, second) = (candidate.first(), candidate.second);
+        let (first, second) = (candidate.first, candidate.second);
         let found = {
             let pair = Pair::new(self.facts, self.live(first)?, self.live(second)?);
             match round {
@@ -378,7 +377,7 @@ impl<'a> Scheduler<'a> {
 
     /// Fuses a candidate if it still can be; whether it was.
     fn take(&mut self, candidate: Candidate, round: Round) -> bool {
-        let (first, second) = (candidate.first(), candidate.second);
+        let (first, second) = (candidate.first, candidate.second);
         if !self.are_alive(&candidate) {
             // What nobody has scored yet was not looked at.
             if let Some(proposal) = candidate.proposal {
@@ -432,7 +431,7 @@ impl<'a> Scheduler<'a> {
         self.alive.push(true);
         self.fusions += 1;
         self.sweep();
-        self.log.clusters.push(ClusterOrigin::Fused { first: first.0, second: second.0 });
+        self.log.clusters.fusions.push(Fusion { first: first.0, second: second.0 });
         let reason = Reason::Fused { saved: score.saved };
         self.log
             .records
@@ -444,7 +443,7 @@ impl<'a> Scheduler<'a> {
 }
 
 fn both_alive(alive: &[bool], candidate: &Candidate) -> bool {
-    alive[candidate.first().0 as usize] && alive[candidate.second.0 as usize]
+    alive[candidate.first.0 as usize] && alive[candidate.second.0 as usize]
 }
 
 /// Whether a pair that was refused for this can't be fused whatever its loops are.

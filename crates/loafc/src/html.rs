@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use loafc_fuse::log::{ClusterOrigin, DecisionLog, Round};
+use loafc_fuse::log::{DecisionLog, Round, StepSummary};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::report::{BufferTraffic, KernelReport, Report, bytes_text, count_text};
@@ -50,14 +50,7 @@ pub(crate) fn page(report: &Report) -> String {
 
 fn summary(report: &Report) -> Markup {
     let (log, s) = (&report.decisions, &report.compile_seconds);
-    let nests: Vec<i64> = log
-        .clusters
-        .iter()
-        .filter_map(|c| match c {
-            ClusterOrigin::Step { is_extern: false, bytes, .. } => Some(*bytes),
-            _ => None,
-        })
-        .collect();
+    let nests: Vec<i64> = log.clusters.steps.iter().filter(|s| !s.is_extern).map(|s| s.bytes).collect();
     let rows = [
         ("each nest a kernel", nests.len(), nests.iter().sum()),
         ("after the regular rounds", log.kernels_before_final_round, log.bytes_before_final_round),
@@ -149,7 +142,7 @@ fn headings() -> String {
 
 /// For each step of the program, the kernel that it ended in; `None` for extern calls.
 fn kernel_of_step(log: &DecisionLog) -> Vec<Option<usize>> {
-    let mut of_step = vec![None; log.clusters.len()];
+    let mut of_step = vec![None; log.clusters.steps.len()];
     for (k, kernel) in log.kernels.iter().enumerate() {
         for step in &kernel.steps {
             of_step[*step as usize] = Some(k);
@@ -173,13 +166,9 @@ fn rows_of(groups: &[u32]) -> Vec<usize> {
 }
 
 fn step_text(log: &DecisionLog, step: usize) -> (String, String) {
-    match &log.clusters[step] {
-        ClusterOrigin::Step { name, space, source, bytes, .. } => {
-            let lines = source.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            (format!("{name} {space}"), format!("{name} {space}, {}\n{lines}", bytes_text(*bytes)))
-        }
-        ClusterOrigin::Fused { .. } => (String::new(), String::new()),
-    }
+    let StepSummary { name, space, source, bytes, .. } = &log.clusters.steps[step];
+    let lines = source.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    (format!("{name} {space}"), format!("{name} {space}, {}\n{lines}", bytes_text(*bytes)))
 }
 
 fn cluster_text(log: &DecisionLog, cluster: u32, alone: &str) -> String {
