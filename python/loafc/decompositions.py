@@ -30,6 +30,9 @@ _KEPT = (
     aten.std_mean,
     # Its weight becomes a factor of `add`, which is rounded to the tensors' type where a weight is not.
     aten.lerp,
+    # Becomes a comparison with f32 numbers in the order of its argument's memory: eager mode draws f64 ones for an f64
+    # argument, and in the order of elements.
+    aten.bernoulli,
 )
 
 
@@ -97,6 +100,13 @@ def _max_unpool(x: torch.Tensor, indices: torch.Tensor, output_size: list[int], 
     return result
 
 
+def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
+    """Of all elements it is 0 times each, for which ``dropout`` draws no number: that is all a graph shows of it."""
+    if not train or p != 1.0:
+        return NotImplemented
+    return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+
+
 # Taken apart in another way than TorchInductor does.
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.linspace.default: _linspace,
@@ -106,6 +116,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.max_pool2d_with_indices.default: _max_pool2d,
     aten.max_unpool2d.default: _max_unpool,
     aten.max_unpool3d.default: _max_unpool,
+    aten.native_dropout.default: _native_dropout,
     aten.split.Tensor: _split,
 }
 
