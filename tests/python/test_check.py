@@ -13,12 +13,14 @@ import time
 import pytest
 import torch
 from functorch.compile import make_boxed_func, nop
-from loafc.check import census, operators
+from loafc.check import census, operator_run, operators, opinfo
 from loafc.check.agreement import disagreement
 from loafc.check.call_text import UnreadableCall, read_call
 from loafc.check.gradients import gradients_of
-from loafc.check.opinfo import Pair
+from loafc.check.operator_calls import kind_of
+from loafc.check.opinfo import Pair, Sample
 from loafc.check.workers import Lost, run_all
+from loafc.decompositions import decompositions
 from torch._dynamo.backends.common import aot_autograd
 
 
@@ -121,8 +123,8 @@ def wrong(gm, example_inputs):
 
 def test_a_wrong_result_of_an_operator_is_found():
     pair = Pair("mul", "float32")
-    assert operators.check_pair(pair, "loafc", 3).passes
-    outcome = operators.check_pair(pair, wrong, 3)
+    assert operator_run.check_pair(pair, "loafc", 3).passes
+    outcome = operator_run.check_pair(pair, wrong, 3)
     assert len(outcome.failures) == outcome.samples == 6
     assert "close" in outcome.failures[0].problem
 
@@ -136,12 +138,12 @@ def wrong_backward(gm, example_inputs):
 
 def test_a_wrong_gradient_of_an_operator_is_found():
     pair = Pair("mul", "float32")
-    assert operators.check_pair(pair, wrong_backward, 3).passes
-    outcome = operators.check_pair(pair, wrong_backward, 3, gradients=True)
+    assert operator_run.check_pair(pair, wrong_backward, 3).passes
+    outcome = operator_run.check_pair(pair, wrong_backward, 3, gradients=True)
     assert len(outcome.failures) == outcome.samples == 6
     assert outcome.gradients == 12
     assert "close" in outcome.failures[0].problem
-    assert operators.check_pair(pair, "loafc", 3, gradients=True).passes
+    assert operator_run.check_pair(pair, "loafc", 3, gradients=True).passes
 
 
 def test_gradients_that_are_zero_are_there_and_calls_without_any_have_none():
@@ -164,20 +166,99 @@ def without_backward(gm, example_inputs):
 def test_a_sample_that_eager_mode_can_not_differentiate_is_compared_without_gradients(monkeypatch):
     # A histogram has no derivative.
     noise = lambda x, y: torch.histc(x * y, 3) + torch.rand(3)
-    monkeypatch.setattr(operators.opinfo, "function", lambda pair: noise)
+    monkeypatch.setattr(operator_run.opinfo, "function", lambda pair: noise)
     pair = Pair("mul", "float32")
-    outcome = operators.check_pair(pair, without_backward, 2, gradients=True)
+    outcome = operator_run.check_pair(pair, without_backward, 2, gradients=True)
     assert outcome.passes and outcome.samples == 4 and outcome.gradients == 0, outcome.failures
-    outcome = operators.check_pair(pair, wrong, 2, gradients=True)
+    outcome = operator_run.check_pair(pair, wrong, 2, gradients=True)
     assert len(outcome.failures) == 4
 
 
+def test_a_lowering_that_is_wrong_for_some_samples_is_found_in_just_those(monkeypatch):
+    def without_diagonal(x, diagonal=0):
+        return torch.where(torch.ones(x.shape).triu() == 1, x, 0) if diagonal == 2 else NotImplemented
+
+    pair = Pair("triu", "float32")
+    samples = list(opinfo.samples(pair))
+    wrong = {s.name for s in samples if s.args[1:] == (2,) or s.kwargs.get("diagonal") == 2}
+    monkeypatch.setitem(decompositions(), torch.ops.aten.triu.default, without_diagonal)
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert wrong and {f.sample for f in outcome.failures} == wrong
+    monkeypatch.undo()
+    assert operator_run.check_pair(pair, "loafc", None).passes
+
+
+def pair_of(monkeypatch, function, calls):
+    """A pair whose samples, named by their number, are these calls."""
+    samples = [Sample(str(k), args, {}, lambda result: result) for k, args in enumerate(calls)]
+    monkeypatch.setattr(opinfo, "samples", lambda pair, most, gradients: iter(samples))
+    monkeypatch.setattr(opinfo, "function", lambda pair: function)
+    return Pair("neg", "float32")
+
+
+def test_samples_that_share_a_program_are_each_compared(monkeypatch):
+    calls = [(torch.full((3,), float(k)),) for k in range(90)]
+    pair = pair_of(monkeypatch, lambda x: x.negative_(), [*calls, ("eager mode refuses this",)])
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert outcome.passes and outcome.samples == 91
+    assert outcome.graphs == 2
+    wrong = lambda x: torch.where(x == 71, x, -1.0 * x)
+    monkeypatch.setitem(decompositions(), torch.ops.aten.neg.default, wrong)
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert [f.sample for f in outcome.failures] == ["71"]
+
+
+def test_a_sample_that_can_not_be_compiled_does_not_hide_its_neighbours(monkeypatch):
+    calls = [(torch.full((k,), 2.0), k == 20) for k in range(1, 40)]
+    pair = pair_of(monkeypatch, lambda x, by_value: x * (x[0].item() if by_value else 2), calls)
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert outcome.passes and outcome.graphs > 2
+    monkeypatch.setitem(decompositions(), torch.ops.aten.mul.Tensor, lambda x, y: x + y + (x.numel() == 30))
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert [f.sample for f in outcome.failures] == ["29"]
+
+
+def test_calls_have_one_program_if_only_elements_differ():
+    x, y = torch.zeros(2, 3), torch.ones(2, 3)
+    assert kind_of(((x, 1), {})) == kind_of(((y, 1), {}))
+    others = [
+        ((x, 2), {}),
+        ((x, True), {}),
+        ((x,), {"dim": 1}),
+        ((x.double(), 1), {}),
+        ((x.t().contiguous().t(), 1), {}),
+        ((torch.zeros(3, 3)[1:], 1), {}),
+        ((x.clone().requires_grad_(), 1), {}),
+        ((x, y), {}),
+        ((x, x), {}),
+        ((x, x.view(2, 3)), {}),
+    ]
+    kinds = [kind_of(call) for call in [((x, 1), {}), *others]]
+    assert all(a != b for k, a in enumerate(kinds) for b in kinds[:k])
+
+
+@pytest.mark.parametrize("operator", ["nn.functional.dropout", "multinomial", "bernoulli"])
+def test_operators_that_draw_random_numbers_are_compiled(operator):
+    outcome = operator_run.check_pair(Pair(operator, "float64"), "loafc", None)
+    assert outcome.passes and outcome.graphs > 0 and outcome.uncompiled == 0
+
+
+def test_other_random_numbers_than_eagers_are_found(monkeypatch):
+    def dropout(x, p, train):
+        mask = torch.rand_like(x) > p
+        return x * mask / (1 - p), mask
+
+    monkeypatch.setitem(decompositions(), torch.ops.aten.native_dropout.default, dropout)
+    outcome = operator_run.check_pair(Pair("nn.functional.dropout", "float32"), "loafc", None)
+    assert any(f.sample == "2" for f in outcome.failures)
+
+
 def outcome_of(operator, failures=(), **settings):
-    return operators.Outcome(operator, "int64", 2, 1, 1, 0, 0.1, list(failures), **settings)
+    return operator_run.Outcome(operator, "int64", 2, 1, 1, 0, 0.1, list(failures), **settings)
 
 
 def test_a_pair_that_is_not_listed_fails_the_check_and_so_does_a_listed_one_that_passes(capsys):
-    fails = outcome_of("add", [operators.Failure("0", "wrong")])
+    fails = outcome_of("add", [operator_run.Failure("0", "wrong")])
     passes = [outcome_of(f"op{k}") for k in range(99)]
     assert operators._conclude([fails, *passes], {}, complete=True) == 1
     assert "not listed in known_failures.json: add int64" in capsys.readouterr().out

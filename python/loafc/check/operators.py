@@ -14,21 +14,17 @@ import json
 import os
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .. import metrics
-from . import aot, opinfo
-from .agreement import disagreement
-from .gradients import gradients_of
-from .opinfo import Pair, Sample
+from . import opinfo
+from .operator_run import Failure, Outcome, check_pair
+from .opinfo import Pair
 from .workers import Lost, run_all
 
 KNOWN_FAILURES = Path(__file__).with_name("known_failures.json")
@@ -36,230 +32,10 @@ KNOWN_FAILURES = Path(__file__).with_name("known_failures.json")
 # Of all pairs, this many are to pass.
 LEAST_PERCENT = 98.0
 
-# The first samples of a pair are compiled as users do it. For the others Dynamo, which takes longer than all the rest
-# and would trace the same call once more, is left out.
-_WITH_DYNAMO = 4
-
-# So many are compiled as one function: most of the time does not depend on how many there are.
-_TOGETHER = 32
-
 _SAMPLES_OF_SUBSET = 1
 
 _SECONDS_PER_PAIR = 600.0
 _SECONDS_BETWEEN_LINES = 20.0
-
-
-# The arguments of each call, positional and by keyword.
-Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
-
-# Compiles a function for calls, backend and all; what comes back runs them.
-Compile = Callable[[Callable[..., Any], Calls], Callable[[], list[Any]]]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A sample whose results differ, or that raises."""
-
-    sample: str
-    problem: str
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a pair."""
-
-    operator: str
-    dtype: str
-    samples: int
-    # Graphs that loafc compiled for it, and what they became.
-    graphs: int
-    kernels: int
-    extern_calls: int
-    seconds: float
-    failures: list[Failure]
-    # Gradients that eager mode has for the samples: as many were compared.
-    gradients: int = 0
-    # What was asked for: gradients too, and so many samples at most.
-    backward: bool = False
-    most: int | None = None
-
-    @property
-    def pair(self) -> Pair:
-        return Pair(self.operator, self.dtype)
-
-    @property
-    def passes(self) -> bool:
-        return not self.failures
-
-
-@dataclass(frozen=True)
-class Case:
-    """A sample with what eager mode makes of it."""
-
-    sample: Sample
-    # The arguments after the call.
-    after: Sample
-    result: Any
-    # None where it isn't differentiated.
-    gradients: list[torch.Tensor] | None
-
-
-def check_pair(pair: Pair, backend: str, most: int | None, gradients: bool = False) -> Outcome:
-    """Runs the first ``most`` samples of a pair, or all, compiled and in eager mode; with ``gradients`` both ways."""
-    start = time.perf_counter()
-    warnings.simplefilter("ignore")
-    metrics.reset()
-    failures: list[Failure] = []
-    samples: list[Sample] = []
-    compared = 0
-    with torch.set_grad_enabled(gradients):
-        try:
-            samples = list(opinfo.samples(pair, most, gradients))
-        except ImportError as error:
-            failures.append(Failure("", f"the database can't make its samples: {error}"))
-        for first, some in _batches(samples):
-            whole = partial(torch_compiled, backend=backend)
-            together = whole if backend != "loafc" or (first and not gradients) else _aot_compiled
-            cases = _cases(pair, some, gradients)
-            compared += sum(len(case.gradients or []) for case in cases)
-            found = _check(pair, cases, together)
-            if found:
-                # One that raises hides the others, and what Dynamo leaves to eager mode AOTAutograd may refuse.
-                alone = (_cases(pair, [sample], gradients) for sample in some)
-                found = [failure for case in alone for failure in _check(pair, case, whole)]
-            failures += found
-    return Outcome(
-        operator=pair.operator,
-        dtype=pair.dtype,
-        samples=len(samples),
-        graphs=metrics.graphs,
-        kernels=metrics.kernels,
-        extern_calls=metrics.extern_calls,
-        seconds=time.perf_counter() - start,
-        failures=failures,
-        gradients=compared,
-        backward=gradients,
-        most=most,
-    )
-
-
-def _batches(samples: Sequence[Sample]) -> Iterator[tuple[bool, Sequence[Sample]]]:
-    """Samples that are compiled together, with whether they are the first ones."""
-    if samples:
-        yield True, samples[:_WITH_DYNAMO]
-    for at in range(_WITH_DYNAMO, len(samples), _TOGETHER):
-        yield False, samples[at : at + _TOGETHER]
-
-
-def torch_compiled(function: Callable[..., Any], calls: Calls, backend: str) -> Callable[[], list[Any]]:
-    """All calls, compiled as users do it."""
-
-    def call_all(calls: Calls) -> list[Any]:
-        return [function(*args, **kwargs) for args, kwargs in calls]
-
-    torch._dynamo.reset()
-    options = {"fallback": False} if backend == "loafc" else None
-    return partial(torch.compile(call_all, backend=backend, dynamic=False, options=options), calls)
-
-
-def _aot_compiled(function: Callable[..., Any], calls: Calls) -> Callable[[], list[Any]]:
-    """All calls, compiled without Dynamo in front."""
-    leaves, structure = tree_flatten(calls)
-    positions = [k for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def call_all(*tensors: torch.Tensor) -> list[Any]:
-        filled = list(leaves)
-        for k, tensor in zip(positions, tensors, strict=True):
-            filled[k] = tensor
-        return [function(*args, **kwargs) for args, kwargs in tree_unflatten(filled, structure)]
-
-    return partial(aot.compiled(call_all), *[leaves[k] for k in positions])
-
-
-def _cases(pair: Pair, samples: Sequence[Sample], gradients: bool) -> list[Case]:
-    """The samples that eager mode takes, with what it makes of them."""
-    function = opinfo.function(pair)
-    torch.manual_seed(opinfo.SEED)
-    return [case for sample in samples if (case := _eager(function, sample, gradients)) is not None]
-
-
-def _check(pair: Pair, cases: Sequence[Case], compile_all: Compile) -> list[Failure]:
-    """What differs, once those that are differentiated and those that aren't were each compiled together."""
-    forward = [case for case in cases if case.gradients is None]
-    both = [case for case in cases if case.gradients is not None]
-    return [failure for some in (forward, both) for failure in _check_together(pair, some, compile_all)]
-
-
-def _check_together(pair: Pair, cases: Sequence[Case], compile_all: Compile) -> list[Failure]:
-    if not cases:
-        return []
-    function, gradients = opinfo.function(pair), cases[0].gradients is not None
-    copies = [case.sample.copy() for case in cases]
-    torch.manual_seed(opinfo.SEED)
-    try:
-        results = compile_all(function, [(tuple(c.args), c.kwargs) for c in copies])()
-        found = _gradients(copies, results) if gradients else [None for _ in cases]
-    except KeyboardInterrupt:
-        raise
-    # A panic in the compiler is no Exception.
-    except BaseException as error:
-        return [Failure(cases[0].sample.name, _first_line(error))]
-    failures = []
-    for case, copy, result, of_case in zip(cases, copies, results, found, strict=True):
-        truth = partial(_truth, function, case.sample, gradients)
-        got = (result, of_case, copy.args, copy.kwargs)
-        want = (case.result, case.gradients, case.after.args, case.after.kwargs)
-        problem = disagreement(got, want, truth, opinfo.has_defined_values(pair))
-        if problem is not None:
-            failures.append(Failure(case.sample.name, problem))
-    return failures
-
-
-def _eager(function: Callable[..., Any], sample: Sample, gradients: bool) -> Case | None:
-    """Eager mode's result; None where it refuses the arguments, and without gradients where it has none of them."""
-    after, before = sample.copy(), torch.get_rng_state()
-    try:
-        result = function(*after.args, **after.kwargs)
-    except Exception:
-        return None
-    if not gradients:
-        return Case(sample, after, result, None)
-    try:
-        return Case(sample, after, result, _gradients([after], [result])[0])
-    except Exception:
-        # The result is compared even so, drawn from the same random numbers.
-        torch.set_rng_state(before)
-        return _eager(function, sample.map(_detached), gradients=False)
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _gradients(samples: Sequence[Sample], results: Sequence[Any]) -> list[list[torch.Tensor]]:
-    processed = [sample.differentiated(result) for sample, result in zip(samples, results, strict=True)]
-    return gradients_of([(s.args, s.kwargs) for s in samples], processed)
-
-
-def _first_line(error: BaseException) -> str:
-    # Dynamo puts a line of its own before the backend's.
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.endswith("raised:")]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
-
-
-def _truth(function: Callable[..., Any], sample: Sample, gradients: bool) -> Any:
-    """The result, its gradients and the arguments after the call, in f64."""
-    wide = sample.copy().map(_widened)
-    result = function(*wide.args, **wide.kwargs)
-    return result, _gradients([wide], [result])[0] if gradients else None, wide.args, wide.kwargs
-
-
-def _widened(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
-        return leaf.detach().double().requires_grad_(leaf.requires_grad)
-    if isinstance(leaf, torch.dtype) and leaf.is_floating_point:
-        return torch.float64
-    return leaf
 
 
 def outcomes(
@@ -396,6 +172,7 @@ def _conclude(results: Sequence[Outcome], known: Mapping[str, Any], complete: bo
         f"{passing} of {len(results)} pairs pass, {percent:.2f} % (bar: {LEAST_PERCENT} %); "
         f"{sum(r.samples for r in results)} samples, {sum(r.gradients for r in results)} gradients, "
         f"{sum(r.graphs for r in results)} graphs, "
-        f"{sum(r.kernels for r in results)} kernels, {sum(r.extern_calls for r in results)} extern calls"
+        f"{sum(r.kernels for r in results)} kernels, {sum(r.extern_calls for r in results)} extern calls; "
+        f"PyTorch leaves {sum(r.uncompiled for r in results)} samples to eager mode"
     )
     return 1 if new or mended or percent < LEAST_PERCENT else 0

@@ -1,7 +1,8 @@
 """PyTorch's own database of operators as a list of pairs, each an operator and an element type, with arguments.
 
 PyTorch tests its operators with it: for each it has the element types it supports and arguments that cover what its
-documentation promises. Every argument comes twice, as it is and laid out with gaps between its elements.
+documentation promises. Every argument comes twice, as it is and laid out with gaps between its elements. Functions that
+draw random numbers draw them from the generator as it is: who compares them sets its seed.
 """
 
 from __future__ import annotations
@@ -63,9 +64,15 @@ class Sample:
 @cache
 def _database() -> dict[str, Any]:
     # The import takes seconds, and needs a package that loafc itself doesn't.
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations
 
-    return {op.full_name: op for op in op_db}
+    # Functions that draw random numbers set a seed first, at which Dynamo breaks the graph: nothing would be compiled.
+    common_methods_invocations.wrapper_set_seed = _call
+    return {op.full_name: op for op in common_methods_invocations.op_db}
+
+
+def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
 
 def pairs() -> Iterator[Pair]:
