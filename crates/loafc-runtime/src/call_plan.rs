@@ -17,8 +17,9 @@ use crate::plan::{self, Lifetime, MemoryPlan, Owner, Place};
 use crate::pool::ALIGNMENT;
 use crate::value::same_strides;
 
-/// Work, in bytes moved and operations done, below which a part of a kernel is not worth a thread of its own.
-const GRAIN: i64 = 32 << 10;
+/// Work, in bytes moved and operations done, below which a part of a kernel is not worth a thread of its own: waking
+/// another one takes about 2 µs even where it waits for work.
+const GRAIN: i64 = 128 << 10;
 
 /// All that a call needs besides pointers.
 #[derive(Debug)]
