@@ -27,6 +27,9 @@ def _into_output(name: str) -> Callable[..., Any]:
 
 _INTO_OUTPUT: dict[str, Callable[..., Any]] = {name: _into_output(name) for name in _loafc.INTO_OUTPUT}
 
+# Called instead of what ATen has under these names.
+_INSTEAD: dict[str, Callable[..., Any]] = {"aten.normal_functional.default": random_numbers.normal}
+
 # Arguments whose text stands for an object.
 _NAMED_OBJECTS: dict[str, Mapping[str, Any]] = {
     "memory_format": MEMORY_FORMATS,
@@ -59,7 +62,7 @@ class CallSite:
         into = _INTO_OUTPUT.get(name)
         self.into_output = into is not None
         # An overload's own call is a Python function around this builtin one.
-        self.function = into or getattr(target, "_op", target)
+        self.function = into or _INSTEAD.get(name) or getattr(target, "_op", target)
         if name.startswith("_c10d_functional"):
             self.function = _waited(self.function)
         self.may_alias = not isinstance(target, torch._ops.OpOverload) or returns_alias(target)

@@ -43,6 +43,15 @@ def bernoulli(probability: float, *, out: torch.Tensor) -> torch.Tensor:
                 return out
 
 
+def normal(
+    like: torch.Tensor, mean: float = 0.0, std: float = 1.0, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """What ``like.normal_(mean, std)`` writes: for elements with gaps between them other numbers than for dense ones,
+    which ATen's own form of it draws for both."""
+    drawn = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    return drawn.normal_(mean, std, generator=generator).clone()
+
+
 def _draw(state: torch.Tensor, probability: float, out: torch.Tensor) -> None:
     _loafc.draw_events(state.data_ptr(), state.numel(), probability, out.data_ptr(), out.numel())
 
