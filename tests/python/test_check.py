@@ -17,7 +17,7 @@ from loafc.check import census, operator_run, operators, opinfo
 from loafc.check.agreement import disagreement
 from loafc.check.call_text import UnreadableCall, read_call
 from loafc.check.gradients import gradients_of
-from loafc.check.operator_calls import kind_of
+from loafc.check.operator_calls import compiled_by_aot, kind_of
 from loafc.check.opinfo import Pair, Sample
 from loafc.check.workers import Lost, run_all
 from loafc.decompositions import decompositions
@@ -216,6 +216,17 @@ def test_a_sample_that_can_not_be_compiled_does_not_hide_its_neighbours(monkeypa
     monkeypatch.setitem(decompositions(), torch.ops.aten.mul.Tensor, lambda x, y: x + y + (x.numel() == 30))
     outcome = operator_run.check_pair(pair, "loafc", None)
     assert [f.sample for f in outcome.failures] == ["29"]
+
+
+def test_what_only_many_calls_together_show_is_a_failure(monkeypatch):
+    def compiled(function, calls):
+        assert len(calls) < 20, "too many calls"
+        return compiled_by_aot(function, calls)
+
+    pair = pair_of(monkeypatch, lambda x: x + 1, [(torch.ones(k),) for k in range(40)])
+    monkeypatch.setattr(operator_run, "compiled_by_aot", compiled)
+    outcome = operator_run.check_pair(pair, "loafc", None)
+    assert [f.problem for f in outcome.failures] == ["among others, AssertionError: too many calls"]
 
 
 def test_calls_have_one_program_if_only_elements_differ():

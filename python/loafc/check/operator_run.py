@@ -204,11 +204,15 @@ def _check_halves(run: _Run, kinds: Sequence[Sequence[Case]]) -> list[Case]:
         return []
     except KeyboardInterrupt:
         raise
-    except BaseException:
+    except BaseException as error:
         if len(kinds) == 1:
             return list(kinds[0])
         half = len(kinds) // 2
-        return [*_check_halves(run, kinds[:half]), *_check_halves(run, kinds[half:])]
+        refused = [*_check_halves(run, kinds[:half]), *_check_halves(run, kinds[half:])]
+        if not refused:
+            # No part of it raises by itself: it is nothing that PyTorch refuses.
+            run.failures.append(Failure(kinds[0][0].sample.name, f"among others, {_first_line(error)}"))
+        return refused
 
 
 def _compare(pair: Pair, kinds: Sequence[Sequence[Case]], compile_all: Compile) -> list[Failure]:
