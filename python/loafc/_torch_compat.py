@@ -45,6 +45,16 @@ def guarded_to_be(shape_env: Any, expr: sympy.Expr, value: int) -> bool:
     return shape_env._maybe_evaluate_static(sympy.Eq(expr, value)) == sympy.true
 
 
+def python_text(expr: Any) -> str | None:
+    """An expression of sizes in Python, over ``math`` and ``torch``; None where a function has no such form."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    try:
+        return PythonPrinter().doprint(expr)
+    except NotImplementedError:
+        return None
+
+
 def aot_backend(**kwargs: Any) -> Callable[..., Any]:
     """A Dynamo backend that runs AOTAutograd with these compilers and settings."""
     from torch._dynamo.backends.common import aot_autograd

@@ -191,6 +191,8 @@ def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
     """Where each input of the program comes from, in the program's order."""
     sources: list[tuple[Any, ...]] = [("size", k) for k in converted.size_positions]
     sources += [("derived", d.position, d.kind, d.dim, d.factor, d.offset) for d in converted.derived]
+    # Computed sizes are passed behind the graph's own arguments.
+    sources += [("size", converted.argument_count + k) for k in range(len(converted.computed))]
     sources += [("tensor", k, k in converted.unguarded_positions) for k in converted.tensor_positions]
     sources += [("constant", t) for t in converted.constants]
     return sources
@@ -198,9 +200,10 @@ def _input_sources(converted: Converted) -> list[tuple[Any, ...]]:
 
 def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]], Sequence[Any]]:
     lazy = converted.lazy_positions
+    computed = converted.computed
     outputs = converted.outputs
 
-    if not lazy and converted.returns_program_outputs:
+    if not lazy and not computed and converted.returns_program_outputs:
 
         def run(args: list[Any]) -> Sequence[Any]:
             return program(args)
@@ -210,6 +213,7 @@ def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]
         def run(args: list[Any]) -> Sequence[Any]:
             for k in lazy:
                 args[k] = args[k].resolve_conj().resolve_neg()
+            args += [size.value(args) for size in computed]
             passed = {o.position: args[o.position] for o in outputs if isinstance(o, Passed)}
             results = program(args)
             return [_output(o, results, passed) for o in outputs]

@@ -2,7 +2,7 @@
 
 The text is the one form in which all front ends hand over a program, so what a user reports can be replayed
 with the command line alone. Everything that the text can't say (Python objects as arguments, higher-order
-operators, float-valued size expressions) becomes a call of a numbered Python operator over plain tensors and
+operators, floats computed from sizes) becomes a call of a numbered Python operator over plain tensors and
 sizes, and is kept beside the text.
 """
 
@@ -35,9 +35,10 @@ from .literals import (
     string_text,
 )
 from .python_operators import Computed, Leaf, SymbolicValue, rebuild_sequence
+from .size_functions import ComputedSize, named_where_unwritable, size_function
 from .sizes import size_text
 from .storages import as_strided_in_root, first_element, last_element, root_of
-from .symbols import DerivedSize, SymbolSources, UnknownSize, find_sources
+from .symbols import DerivedSize, SymbolSources, UnknownSize, derive, find_sources
 
 # Assertions about sizes. What they assert about sizes of inputs is guarded by Dynamo before the call; sizes that
 # depend on data are refused below.
@@ -76,14 +77,17 @@ _FRAME = re.compile(r'File "([^"\n]*)", line (\d+)')
 class Converted:
     """A tensor program with what its text leaves out.
 
-    The program takes, in order: the arguments at ``size_positions``, one integer for each of ``derived``, the
-    arguments at ``tensor_positions``, and the ``constants``.
+    The program takes, in order: the arguments at ``size_positions``, one integer for each of ``derived`` and of
+    ``computed``, the arguments at ``tensor_positions``, and the ``constants``.
     """
 
     text: str
     size_positions: list[int]
     derived: list[DerivedSize]
+    computed: list[ComputedSize]
     tensor_positions: list[int]
+    # How many arguments the graph takes.
+    argument_count: int
     constants: list[torch.Tensor]
     # Operators by their name in the text: overloads, and the numbered Python operators.
     operators: dict[str, Callable[..., Any]]
@@ -147,6 +151,8 @@ class _Converter:
         self.shape_env: Any = None
         self.symbols: dict[sympy.Symbol, None] = {}
         self.expr_texts: dict[Any, str] = {}
+        # What stands for the integer expressions that no program can compute.
+        self.computed: dict[Any, sympy.Symbol] = {}
         self.type_suffixes: dict[tuple[torch.dtype, torch.device], str] = {}
         self.locations: dict[str, str] = {}
         self.operators: dict[str, Callable[..., Any]] = {}
@@ -452,7 +458,7 @@ class _Converter:
             if isinstance(name, Passed):
                 raise ConvertError(f"`{node.name}` takes `{source}`, the ragged size of a nested tensor")
             if isinstance(name, SymbolicValue):
-                free = sorted(getattr(name.expr, "free_symbols", ()), key=str)
+                free = _sorted_symbols(sympy.sympify(name.expr))
                 return Computed(name, {s: leaf(self._expr_text(s)) for s in free})
             raise ConvertError(f"`{node.name}`: its argument `{source}` has no value")
 
@@ -541,9 +547,14 @@ class _Converter:
         # simplify by itself.
         if not expr.is_Symbol and guarded_to_be(self.shape_env, expr, 1):
             return "1"
-        for symbol in expr.free_symbols:
+        expr = named_where_unwritable(expr, self._computed_symbol)
+        for symbol in expr.free_symbols.difference(self.computed.values()):
             self.symbols.setdefault(symbol)
         return size_text(expr)
+
+    def _computed_symbol(self, expr: Any) -> sympy.Symbol:
+        symbol = sympy.Symbol(f"computed{len(self.computed)}", integer=True)
+        return self.computed.setdefault(expr, symbol)
 
     def _location(self, node: Node) -> str:
         trace = node.meta.get("stack_trace")
@@ -571,11 +582,14 @@ class _Converter:
                 tensor_inputs.append(f"%{node.name}: {self._type(val, node)}")
                 tensor_positions.append(k)
 
-        sources = self._sources(placeholders, tensor_positions)
+        sources, computed = self._sources(placeholders, tensor_positions)
         declared = [
             f"size {s} = {hint}" for s in self.symbols if s not in sources.names and (hint := self._hint(s)) is not None
         ]
-        size_texts = [f"{s}: size" if (hint := self._hint(s)) is None else f"{s}: size = {hint}" for s in sources.names]
+        hints = [(s, self._hint(s)) for s in sources.names] + [
+            (s, self._computed_hint(e)) for e, s in self.computed.items()
+        ]
+        size_texts = [f"{s}: size" if hint is None else f"{s}: size = {hint}" for s, hint in hints]
         signature = ", ".join(size_texts + tensor_inputs + self.constant_inputs)
         text = "\n".join(
             [
@@ -591,7 +605,9 @@ class _Converter:
             text=text,
             size_positions=sources.positions,
             derived=sources.derived,
+            computed=computed,
             tensor_positions=tensor_positions,
+            argument_count=len(placeholders),
             constants=self.constants,
             operators=self.operators,
             outputs=outputs,
@@ -604,15 +620,27 @@ class _Converter:
             },
         )
 
-    def _sources(self, placeholders: list[Node], tensor_positions: list[int]) -> SymbolSources:
+    def _sources(
+        self, placeholders: list[Node], tensor_positions: list[int]
+    ) -> tuple[SymbolSources, list[ComputedSize]]:
         try:
-            return find_sources(self.symbols, placeholders, tensor_positions)
+            computed = [self._computed_size(expr, symbol, placeholders) for expr, symbol in self.computed.items()]
+            return find_sources(self.symbols, placeholders, tensor_positions), computed
         except UnknownSize as error:
             made = (n for n in self.gm.graph.nodes if error.symbol in _free_symbols(n.meta.get("val")))
             raise _error_at(next(made, None), error) from error
 
+    def _computed_size(self, expr: Any, symbol: sympy.Symbol, placeholders: list[Node]) -> ComputedSize:
+        free = _sorted_symbols(expr)
+        return ComputedSize(symbol, size_function(expr, free), derive(free, placeholders))
+
     def _hint(self, symbol: sympy.Symbol) -> int | None:
         return symbol_hint(self.shape_env, symbol)
+
+    def _computed_hint(self, expr: Any) -> int | None:
+        free = _sorted_symbols(expr)
+        hints = [self._hint(s) for s in free]
+        return None if None in hints else int(size_function(expr, free)(*hints))
 
 
 def _has_lists(val: Any) -> bool:
@@ -722,6 +750,10 @@ def located(message: str, file_name: str, text: str) -> str:
     line = int(position[1]) if position else 0
     found = _LOCATION.search(lines[line - 1]) if 0 < line <= len(lines) else None
     return message if found is None else f"{json.loads(found[1])}:{found[2]}: {message}"
+
+
+def _sorted_symbols(expr: Any) -> list[sympy.Symbol]:
+    return sorted(expr.free_symbols, key=str)
 
 
 def _free_symbols(val: Any) -> set[sympy.Symbol]:

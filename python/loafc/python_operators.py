@@ -6,11 +6,13 @@ kept in a template of the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
+
+from .size_functions import size_function
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,16 @@ class Leaf:
     position: int
 
 
-@dataclass(frozen=True)
 class Computed:
     """A float or truth value that is computed from sizes at each call."""
 
-    value: SymbolicValue
-    symbols: dict[sympy.Symbol, Leaf]
+    def __init__(self, value: SymbolicValue, symbols: Mapping[sympy.Symbol, Leaf]) -> None:
+        self._cast = value.cast
+        self._function = size_function(value.expr, list(symbols))
+        self._positions = [leaf.position for leaf in symbols.values()]
 
     def at(self, values: Sequence[Any]) -> Any:
-        expr = self.value.expr
-        if self.symbols:
-            expr = expr.xreplace({s: sympy.Integer(values[p.position]) for s, p in self.symbols.items()})
-        return self.value.cast(expr)
+        return self._cast(self._function(*[values[p] for p in self._positions]))
 
 
 def fill(template: Any, values: Sequence[Any]) -> Any:

@@ -24,13 +24,18 @@ class UnknownSize(ConvertError):
 
 @dataclass(frozen=True)
 class DerivedSize:
-    """A size symbol that no argument gives alone: ``(property of an argument - offset) // factor``."""
+    """A size symbol as ``(property of an argument - offset) // factor``."""
 
     position: int
     kind: str  # "size", "stride" or "value"
     dim: int
     factor: int
     offset: int
+
+    def value(self, args: Sequence[Any]) -> int:
+        arg = args[self.position]
+        number = arg if self.kind == "value" else arg.size(self.dim) if self.kind == "size" else arg.stride(self.dim)
+        return (number - self.offset) // self.factor
 
 
 @dataclass(frozen=True)
@@ -64,16 +69,23 @@ def find_sources(
     for k in tensor_positions:
         for size in placeholders[k].meta["val"].shape:
             wanted.pop(_expr_of(size), None)
+    derived = derive(wanted, placeholders)
+    return SymbolSources([*names, *wanted], positions, derived)
+
+
+def derive(symbols: Iterable[sympy.Symbol], placeholders: Sequence[Node]) -> list[DerivedSize]:
+    """How each symbol follows from a property of an argument.
+
+    Raises UnknownSize for a symbol that no argument gives, such as one that depends on data.
+    """
+    sources = list(_sources(placeholders)) if symbols else []
     derived: list[DerivedSize] = []
-    if wanted:
-        sources = list(_sources(placeholders))
-        for symbol in wanted:
-            found = next((d for s in sources if (d := _derive(s, symbol))), None)
-            if found is None:
-                raise UnknownSize(symbol)
-            derived.append(found)
-            names.append(symbol)
-    return SymbolSources(names, positions, derived)
+    for symbol in symbols:
+        found = next((d for s in sources if (d := _derive(s, symbol))), None)
+        if found is None:
+            raise UnknownSize(symbol)
+        derived.append(found)
+    return derived
 
 
 def _sources(placeholders: Sequence[Node]) -> Iterator[tuple[int, str, int, Any]]:

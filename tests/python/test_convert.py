@@ -10,6 +10,7 @@ import torch
 from loafc._torch_compat import aot_backend, inductor_decompositions, min_cut_partition
 from loafc.convert import convert
 from loafc.errors import ConvertError
+from loafc.size_functions import named_where_unwritable, size_function
 from loafc.sizes import linear_in, size_text
 from torch.utils._sympy.functions import (
     CeilToInt,
@@ -21,7 +22,10 @@ from torch.utils._sympy.functions import (
     Min,
     Mod,
     ModularIndexing,
+    OpaqueUnaryFn_exp,
     PythonMod,
+    ToFloat,
+    TruncToInt,
 )
 
 
@@ -171,6 +175,26 @@ def test_size_expressions_keep_their_value(expr):
 def test_unknown_size_functions_are_refused_by_name():
     with pytest.raises(ConvertError, match="sin"):
         size_text(sympy.sin(S))
+
+
+def test_what_no_program_can_compute_is_named_and_computed_by_python():
+    third = TruncToInt(ToFloat(S) * sympy.Float(1 / 3))
+    names = []
+
+    def name(expr):
+        names.append(expr)
+        return sympy.Symbol(f"c{len(names)}", integer=True)
+
+    assert size_text(named_where_unwritable(2 * third + T, name)) in ("s1 + (2 * c1)", "(2 * c1) + s1")
+    assert names == [third]
+    assert named_where_unwritable(S * T, name) == S * T and names == [third]
+    # 1/3 of 15 digits would give one less.
+    assert [size_function(third, [S])(n) for n in (3, 3 * 10**15, 8)] == [1, 10**15, 2]
+
+
+def test_functions_that_python_has_no_text_for_are_computed_too():
+    rounded = TruncToInt(OpaqueUnaryFn_exp(ToFloat(S)))
+    assert size_function(rounded, [S])(3) == 20
 
 
 def test_linear_sizes_are_solved():

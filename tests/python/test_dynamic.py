@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -37,6 +38,70 @@ def test_one_graph_for_all_sizes(name):
         x = torch.randn(shape)
         compare(f(x), fn(x), rtol=1e-4, atol=1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+IMAGES = [(2, 3, 8, 10), (2, 3, 9, 12), (3, 3, 16, 20), (2, 3, 17, 31)]
+WEIGHT = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+DEPTHWISE = torch.randn(3, 1, 5, 5, generator=torch.Generator().manual_seed(1))
+
+ROUNDED = {
+    "nearest": lambda x: F.interpolate(x, scale_factor=1.5),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    "bilinear_recomputed": lambda x: F.interpolate(x, scale_factor=0.7, mode="bilinear", recompute_scale_factor=True),
+    "truncated": lambda x: x[:, :, : int(x.shape[2] * 0.7)] * 2,
+    "below_a_root": lambda x: x[:, :, : math.floor(x.shape[2] ** 0.5)] * 2,
+    "above_a_third": lambda x: x[:, :, : math.ceil(x.shape[2] * (1 / 3))] * 2,
+    "to_the_nearest": lambda x: x[:, :, : round(x.shape[2] * 0.3)] * 2,
+    "within_other_sizes": lambda x: (x + 1, 2 * int(x.shape[2] * 0.7) // 3 + x.shape[3]),
+}
+
+CALLED_WITH_SIZES = {
+    "stride": lambda x, n: F.conv2d(x, WEIGHT, stride=n),
+    "padding": lambda x, n: F.conv2d(x, WEIGHT, padding=(n, 1)),
+    "dilation": lambda x, n: F.conv2d(F.pad(x, (9, 9, 9, 9)), WEIGHT, dilation=n),
+    "transposed": lambda x, n: F.conv_transpose2d(x, WEIGHT.transpose(0, 1).contiguous(), stride=n),
+    "depthwise": lambda x, n: F.conv2d(x, DEPTHWISE, stride=n, groups=3),
+    "stride_of_a_shape": lambda x, n: F.conv2d(x, WEIGHT, stride=x.shape[2] // 4),
+}
+
+
+def _graphs(backend, fn, calls, dynamic):
+    """How many graphs a backend compiles for these calls."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    f = torch.compile(
+        fn, backend=backend, dynamic=dynamic, **({"options": {"fallback": False}} if backend == "loafc" else {})
+    )
+    for args in calls:
+        compare(f(*args), fn(*args), rtol=1e-4, atol=1e-5)
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_sizes_rounded_from_floats_need_no_more_graphs_than_tracing_does(name, dynamic):
+    calls = [(torch.randn(shape),) for shape in IMAGES]
+    assert _graphs("loafc", ROUNDED[name], calls, dynamic) == _graphs("aot_eager", ROUNDED[name], calls, dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("name", CALLED_WITH_SIZES)
+def test_parameters_of_convolutions_may_be_sizes(name, dynamic):
+    calls = [(torch.randn(2, 3, 13 + 4 * n, 19), n) for n in (2, 3, 4, 5)]
+    fn = CALLED_WITH_SIZES[name]
+    assert _graphs("loafc", fn, calls, dynamic) == _graphs("aot_eager", fn, calls, dynamic)
+
+
+@pytest.mark.parametrize(
+    "fn", [CALLED_WITH_SIZES["stride"], CALLED_WITH_SIZES["depthwise"]], ids=["plain", "depthwise"]
+)
+def test_gradients_of_a_convolution_whose_stride_is_a_size(fn):
+    f = compiled(fn, dynamic=True)
+    for stride in (2, 3, 4):
+        x = torch.randn(2, 3, 16, 19, requires_grad=True)
+        [want] = torch.autograd.grad(fn(x, stride).square().sum(), x)
+        [got] = torch.autograd.grad(f(x, stride).square().sum(), x)
+        compare(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_parts_of_a_size_known_at_the_call():

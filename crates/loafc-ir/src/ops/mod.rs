@@ -206,5 +206,11 @@ pub fn infer(
     def.infer(&Call::new(op, args, kwargs, value_type))
 }
 
+/// Whether a call may stand in a program all the same when the types of its results are annotated: it is one of an
+/// operator that isn't in the table, or its types are only known when it runs. It becomes a call into a library.
+pub fn needs_annotations(error: &InferError) -> bool {
+    matches!(error, InferError::UnknownOperator { .. } | InferError::NotConstant { .. })
+}
+
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use crate::graph::{
     Arg, Device, Dims, Graph, Input, Node, SourceLine, TensorId, TensorType, Value, ValueType,
     contiguous_strides,
 };
-use crate::ops::{self, call::shape_text};
+use crate::ops::{self, InferError, call::shape_text};
 use crate::size::Size;
 use crate::verify::shapes_may_be_equal;
 
@@ -547,8 +547,8 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// The type of each result: inferred, and where it is annotated, checked against that. An operator without
-    /// inference needs annotations.
+    /// The type of each result: inferred, and where it is annotated, checked against that. A call whose types can't be
+    /// inferred needs annotations.
     fn result_types(
         &self,
         op: &Arc<str>,
@@ -557,17 +557,19 @@ impl<'t> Parser<'t> {
         results: &[ResultText],
         span: Span,
     ) -> Result<Vec<Option<ValueType>>, Problem> {
-        let annotated = || results.iter().map(|r| r.ty.clone()).collect();
-        if ops::find(op).is_none() {
-            return match results.iter().find(|r| r.name.is_some() && r.ty.is_none()) {
-                None => Ok(annotated()),
-                Some(_) => Err(unknown_operator(op, span)),
-            };
-        }
         let values = &self.graph.values;
         let value_type = |id: TensorId| values[id.0 as usize].ty.clone();
-        let inferred =
-            ops::infer(op, args, kwargs, &value_type).map_err(|e| Problem::new(span, e.to_string()))?;
+        let inferred = match ops::infer(op, args, kwargs, &value_type) {
+            Ok(inferred) => inferred,
+            Err(error) if ops::needs_annotations(&error) => {
+                let is_annotated = |r: &ResultText| r.name.is_none() || r.ty.is_some();
+                return match results.iter().all(is_annotated) {
+                    true => Ok(results.iter().map(|r| r.ty.clone()).collect()),
+                    false => Err(needed_annotation(op, &error, span)),
+                };
+            }
+            Err(error) => return Err(Problem::new(span, error.to_string())),
+        };
         if inferred.len() != results.len() && !results.is_empty() {
             let message = format!("`{op}` has {} results, not {}", inferred.len(), results.len());
             return Err(Problem::new(span, message).help("write `_` for a result that is not used"));
@@ -632,11 +634,15 @@ impl<'t> Parser<'t> {
     }
 }
 
-fn unknown_operator(op: &str, span: Span) -> Problem {
-    let meant = ops::closest(op).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
-    Problem::new(span, format!("operator `{op}` is unknown")).help(format!(
-        "{meant}a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"
-    ))
+fn needed_annotation(op: &str, error: &InferError, span: Span) -> Problem {
+    let library = "a call into a library needs the types of its results, `%name: f32[2, 3] = ...`";
+    match error {
+        InferError::UnknownOperator { .. } => {
+            let meant = ops::closest(op).map(|name| format!("did you mean `{name}`? ")).unwrap_or_default();
+            Problem::new(span, format!("operator `{op}` is unknown")).help(format!("{meant}{library}"))
+        }
+        other => Problem::new(span, other.to_string()).help(library),
+    }
 }
 
 fn undeclared_symbol(name: &str, span: Span) -> Problem {

@@ -344,6 +344,26 @@ fn types_must_be_known_and_agree_with_what_operators_make() {
 }
 
 #[test]
+fn calls_whose_types_depend_on_a_size_take_the_types_they_are_given() {
+    let convolution = |result: &str| {
+        format!(
+            "graph @g(%x: f32[1, 2, 8, 8], %w: f32[4, 2, 3, 3], n: size) {{
+               {result} = aten.convolution.default(%x, %w, none, [n, n], [1, 1], [1, 1], false, [0, 0], 1)
+               return %y
+             }}"
+        )
+    };
+    let graph = read(&convolution("%y: f32[1, 4, 7 // n + 1, 7 // n + 1]"));
+    assert_eq!(crate::verify::verify_graph(&graph), Ok(()));
+    check_error(
+        &convolution("%y"),
+        expect![[r#"
+            test.loaf:2:21: argument `stride` of `aten.convolution.default` must be a constant, not the size `n`
+            help: a call into a library needs the types of its results, `%name: f32[2, 3] = ...`"#]],
+    );
+}
+
+#[test]
 fn calls_that_no_types_can_be_given_to_are_errors() {
     check_error(
         "graph @g(%x: f32[2]) {\n  %y = my.op(%x)\n  return %y\n}",
