@@ -6,6 +6,7 @@ No compiler logic stands here. What fails to compile runs in eager mode, graph b
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import warnings
@@ -103,6 +104,8 @@ def aot_settings(compile_kind: Callable[[GraphModule, Sequence[Any], str], Calla
 def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:
     """Defaults, then ``LOAFC_...`` of the environment, then these."""
     _warn_of_unknown_variables()
+    if not isinstance(options, (Mapping, type(None))):
+        raise OptionError(f"options are a dict from names to values, not {options!r}")
     texts = debug.options_from_environment()
     for name, value in (options or {}).items():
         if not isinstance(name, str):
@@ -123,9 +126,16 @@ def _option_text(name: str, value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if isinstance(value, (int, float, str)):
         return str(value)
-    raise OptionError(f"option `{name}` can't be {value!r}: options are numbers, truth values and strings")
+    raise OptionError(f"option `{name}` can't be {value!r}: options are numbers, truth values, strings and paths")
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    warnings.warn(warning, LoafcWarning, stacklevel=2)
 
 
 def compile_graph(
@@ -178,6 +188,8 @@ def _compile(
     seconds = dict(program.compile_seconds)
     seconds["convert"] = seconds.get("convert", 0.0) + convert_seconds
     report = program.report
+    for warning in report.warnings:
+        _warn_once(f"loafc: {warning}")
     metrics.add_graph(report, seconds)
     if observe is not None:
         observe(CompiledGraph(name, kind, converted.text, report, seconds))

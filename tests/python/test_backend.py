@@ -218,6 +218,28 @@ def test_debug_folder_gets_text_and_report(tmp_path):
     assert any(f.endswith(".loaf") for f in files) and any("report" in f for f in files)
 
 
+OVERLAPPING = {
+    "sum": lambda x: x[1:].add_(x[:-1]),
+    "copy": lambda x: x[1:].copy_(x[:-1]),
+    "out": lambda x: torch.add(x[1:], x[:-1], out=x[1:]),
+    "one element for all": lambda x: x[:1].expand(5).add_(1),
+    "transposed": lambda x: x[:4].view(2, 2).t().mul_(x[:4].view(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_writes_that_overlap_what_they_read_give_what_every_compiler_gives(name):
+    def fn(x):
+        OVERLAPPING[name](x)
+        return x
+
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        fn(torch.arange(6.0))
+    want = torch.compile(fn, backend="aot_eager")(torch.arange(6.0))
+    torch._dynamo.reset()
+    assert torch.equal(compiled(fn)(torch.arange(6.0)), want)
+
+
 def test_no_compiler_and_no_other_process_is_started():
     code = """
 import os, sys, subprocess, torch

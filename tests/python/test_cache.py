@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+import loafc
 import pytest
+import torch
 
 # Compiles a small model with its own kernels, checks it against eager, and prints how many kernels LLVM made.
 PROGRAM = """
@@ -79,14 +81,10 @@ def test_a_process_killed_while_it_compiles_leaves_a_cache_that_works(tmp_path):
     assert finish(start(folder)) == (kernels, 0)
 
 
-def test_a_folder_that_others_can_write_to_is_an_error_that_says_so(tmp_path):
-    import loafc
-    import torch
-
+def test_a_folder_that_others_can_write_to_is_left_alone_with_a_warning_that_says_so(tmp_path):
     tmp_path.chmod(0o777)
     options = {"fallback": False, "cache_dir": str(tmp_path)}
-    with pytest.raises(Exception, match=r"option `cache_dir`: .* can be written to by others") as caught:
+    with pytest.warns(loafc.LoafcWarning, match=r"option `cache_dir`: .* can be written to by others") as caught:
         torch.compile(lambda x: x.sin() + 1, backend="loafc", options=options)(torch.randn(5))
-    assert "choose a folder that only you can write to" in str(caught.value)
-    assert loafc.metrics.graphs == 0
+    assert "choose a folder that only you can write to" in str(caught[0].message)
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::args::{Inputs, Source};
 use crate::failure::{Outcome, fail, told};
 use crate::inputs;
-use crate::load::load;
+use crate::load::{load, warn};
 
 /// Runs before measuring: caches and the pool of memory fill.
 const WARM_UP: usize = 3;
@@ -20,6 +20,7 @@ pub fn bench(source: &Source, given: &Inputs, seconds: f64) -> Outcome<String> {
     let (graph, compiler) = load(source)?;
     let mut inputs = inputs::inputs(&graph, given)?;
     let program = told(compiler.compile(graph))?;
+    warn(program.report().warnings.clone());
     for _ in 0..WARM_UP {
         told(program.run_in_place(&mut inputs))?;
     }

@@ -9,21 +9,26 @@ use crate::failure::{Failure, Outcome, fail, told, while_doing};
 
 /// Reads the program of a command, and makes the compiler for it.
 pub fn load(source: &Source) -> Outcome<(Graph, Compiler)> {
-    if let Some(warning) = Options::warning_of_unknown_variables() {
-        eprintln!("warning: {warning}");
-    }
+    warn(Options::warning_of_unknown_variables());
     let mut options = told(Options::from_env())?;
+    let mut settings = Vec::new();
     for setting in &source.options {
-        let (name, value) = pair("--option", setting, "NAME=VALUE")?;
-        told(options.set(name, value))?;
+        settings.push(pair("--option", setting, "NAME=VALUE")?);
     }
     if source.no_final_round {
-        options.loop_ordering_after_fusion = false;
+        settings.push(("loop_ordering_after_fusion", "false"));
     }
-    if source.stop_after_fusion.is_some() {
-        options.stop_after_fusion = source.stop_after_fusion;
-    }
+    let stop = source.stop_after_fusion.map(|fusions| fusions.to_string());
+    settings.extend(stop.as_deref().map(|stop| ("stop_after_fusion", stop)));
+    told(options.set_all(settings))?;
     Ok((read_program(source)?, Compiler::new(options)))
+}
+
+/// Tells what the user asked for and doesn't get.
+pub fn warn(warnings: impl IntoIterator<Item = String>) {
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
 }
 
 fn read_program(source: &Source) -> Outcome<Graph> {

@@ -10,7 +10,7 @@ use crate::args::Run;
 use crate::check;
 use crate::failure::{Outcome, told, while_doing};
 use crate::inputs;
-use crate::load::load;
+use crate::load::{load, warn};
 use crate::show;
 
 /// The text to print.
@@ -18,6 +18,7 @@ pub fn run(command: &Run) -> Outcome<String> {
     let (graph, compiler) = load(&command.source)?;
     let inputs = inputs::inputs(&graph, &command.inputs)?;
     let outcome = told(compiler.run_at(command.level.into(), &graph, &inputs))?;
+    warn(outcome.warnings);
     let mut named: Vec<(String, Value)> =
         outcome.outputs.into_iter().enumerate().map(|(k, v)| (format!("out{k}"), v)).collect();
     for (position, tensor) in outcome.mutated_inputs {

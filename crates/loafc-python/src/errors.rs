@@ -1,6 +1,7 @@
 //! Turns the compiler's errors into Python's: `loafc.errors`' classes for what fails to compile, PyTorch's own error
 //! for an operator that failed, and a class that catches like eager mode's where a check in a kernel failed.
 
+use loafc::CompileError;
 use loafc_ir::nest::FailureKind;
 use loafc_runtime::RunError;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -13,6 +14,13 @@ pub fn loafc_error(py: Python<'_>, class: &str, message: impl std::fmt::Display)
         Ok(value) => PyErr::from_value(value),
         Err(error) => error,
     }
+}
+
+/// The Python error for a program that can't be compiled. A folder that can't be written to is no property of the
+/// program: it is an error of the option, so that no program runs in eager mode for it.
+pub fn compile_error(py: Python<'_>, error: CompileError) -> PyErr {
+    let class = if matches!(error, CompileError::DebugDir { .. }) { "OptionError" } else { "CompileError" };
+    loafc_error(py, class, error)
 }
 
 /// The Python error for a call that failed.

@@ -19,7 +19,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use errors::loafc_error;
+use errors::{compile_error, loafc_error};
 use options::Options;
 use program::Callable;
 use report::Report;
@@ -67,7 +67,7 @@ fn compile(
     let graph = graph.map_err(|error| loafc_error(py, "CompileError", error))?;
     let compiler = loafc::Compiler::with_externs(options, externs::writes_results);
     let compiled = py.detach(|| compiler.compile(graph));
-    let compiled = compiled.map_err(|error| loafc_error(py, "CompileError", error))?;
+    let compiled = compiled.map_err(|error| compile_error(py, error))?;
     let (executable, report) = compiled.into_parts();
     let seconds = report.compile_seconds;
     let compile_seconds = PyDict::new(py);

@@ -24,9 +24,8 @@ impl Options {
         let defaults =
             loafc::Options { cache_dir: loafc::CacheFolder::Standard, ..loafc::Options::default() };
         let mut inner = defaults.with_env().map_err(error)?;
-        for (name, text) in texts.unwrap_or_default() {
-            inner.set(&name, &text).map_err(error)?;
-        }
+        let texts = texts.unwrap_or_default();
+        inner.set_all(texts.iter().map(|(name, text)| (name.as_str(), text.as_str()))).map_err(error)?;
         Ok(Options { inner })
     }
 

@@ -46,6 +46,12 @@ impl Report {
         self.inner.code.compiled
     }
 
+    /// What the user asked for and doesn't get.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.inner.warnings.clone()
+    }
+
     /// For a terminal.
     fn to_text(&self) -> String {
         self.inner.to_text()

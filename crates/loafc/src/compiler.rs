@@ -99,7 +99,9 @@ impl Compiler {
         let mut seconds = CompileSeconds::default();
         let fused = self.schedule(&graph, &mut seconds)?;
         let start = Instant::now();
-        let codegen = CodegenOptions { store: self.store()?, ..self.options.codegen() };
+        let (cache, mut warning) = self.cache();
+        let store = cache.clone().map(|cache| cache as Arc<dyn ObjectStore>);
+        let codegen = CodegenOptions { store, ..self.options.codegen() };
         let kernels = guarded(Phase::Codegen, &graph.name, || {
             Ok(loafc_codegen::kernel::compile(&fused.schedule, &codegen)?)
         })?;
@@ -111,23 +113,35 @@ impl Compiler {
         let Fused { schedule, log, .. } = fused;
         let mut report = guarded(Phase::Report, &graph.name, || Ok(Report::new(&schedule, log, seconds)))?;
         report.code = CodeOrigins::of(&kernels);
+        if self.options.cache_dir != CacheFolder::Standard {
+            warning = warning.or_else(|| cache?.failure());
+        }
+        report.warnings.extend(
+            warning.map(|what| format!("option `cache_dir`: {what}; machine code is not kept there")),
+        );
         if let Some(folder) = &self.options.debug_dir {
             write_debug_files(folder, &graph, &report, &kernels)?;
         }
         Ok(Program::new(executable, report, self.options.threads))
     }
 
-    /// The folder for machine code, if it is to be used and can be.
-    fn store(&self) -> Result<Option<Arc<dyn ObjectStore>>, CompileError> {
+    /// The folder for machine code, if it is to be used and can be, or why it can't although the user named it.
+    fn cache(&self) -> (Option<Arc<DiskCache>>, Option<String>) {
         let limit = self.options.cache_mib.saturating_mul(1 << 20);
-        let cache = match &self.options.cache_dir {
-            CacheFolder::Off => None,
+        let opened = match &self.options.cache_dir {
+            CacheFolder::Off => return (None, None),
             CacheFolder::Standard => {
-                standard_folder().and_then(|folder| DiskCache::open(&folder, limit).ok())
+                return (
+                    standard_folder().and_then(|folder| DiskCache::open(&folder, limit).ok()).map(Arc::new),
+                    None,
+                );
             }
-            CacheFolder::At(folder) => Some(DiskCache::open(folder, limit)?),
+            CacheFolder::At(folder) => DiskCache::open(folder, limit),
         };
-        Ok(cache.map(|cache| Arc::new(cache) as Arc<dyn ObjectStore>))
+        match opened {
+            Ok(cache) => (Some(Arc::new(cache)), None),
+            Err(error) => (None, Some(error.to_string())),
+        }
     }
 
     fn verify_graph(&self, graph: &Graph) -> Result<(), CompileError> {

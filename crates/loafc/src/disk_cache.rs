@@ -9,6 +9,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -56,6 +57,8 @@ pub enum CacheError {
 pub struct DiskCache {
     folder: PathBuf,
     limit: u64,
+    /// Why an entry could not be written, of the first that could not.
+    failure: OnceLock<io::Error>,
 }
 
 /// `$XDG_CACHE_HOME/loafc`, or `~/.cache/loafc`; `None` for a user without a home.
@@ -82,9 +85,14 @@ impl DiskCache {
             _ if about.mode() & 0o022 != 0 => {
                 format!("can be written to by others (mode {:o})", about.mode() & 0o777)
             }
-            _ => return Ok(DiskCache { folder: folder.to_owned(), limit }),
+            _ => return Ok(DiskCache { folder: folder.to_owned(), limit, failure: OnceLock::new() }),
         };
         Err(CacheError::NotPrivate { folder: folder.to_owned(), what })
+    }
+
+    /// Why entries could not be written, if some could not.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().map(|error| format!("{}: {error}", self.folder.display()))
     }
 
     fn shard(&self, key: &ObjectKey) -> PathBuf {
@@ -139,7 +147,9 @@ impl ObjectStore for DiskCache {
 
     fn save(&self, key: &ObjectKey, object: &[u8]) {
         // A full or read-only disk costs the next process its time, not this one its result.
-        let _ = self.write(key, object);
+        if let Err(error) = self.write(key, object) {
+            let _ = self.failure.set(error);
+        }
     }
 }
 
@@ -271,6 +281,8 @@ mod tests {
         cache.save(&key(1, 1), b"code");
         assert_eq!(cache.load(&key(1, 1)), None);
         assert_eq!(fs::read_dir(cache.shard(&key(1, 1))).unwrap().count(), 1, "nothing half written is left");
+        let failure = cache.failure().unwrap();
+        assert!(failure.starts_with(&folder.0.display().to_string()), "{failure}");
     }
 
     #[test]

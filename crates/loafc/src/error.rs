@@ -55,11 +55,8 @@ pub enum CompileError {
     /// Kernels and memory can't be put together.
     #[error(transparent)]
     Link(#[from] loafc_runtime::LinkError),
-    /// The folder that machine code is to be kept in can't be used.
-    #[error("option `cache_dir`: {0}")]
-    CacheDir(#[from] crate::disk_cache::CacheError),
     /// A file for debugging could not be written.
-    #[error("option `debug_dir`: {path}: {message}")]
+    #[error("option `debug_dir`: {path}: {message}; name a folder that you can write to, or none")]
     DebugDir {
         /// Which file or folder.
         path: String,

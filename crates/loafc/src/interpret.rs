@@ -51,6 +51,8 @@ pub struct Outcome {
     pub outputs: Vec<Value>,
     /// Positions of the inputs that the program wrote to, in order, with their final contents.
     pub mutated_inputs: Vec<(usize, Tensor)>,
+    /// What the user asked for and doesn't get.
+    pub warnings: Vec<String>,
 }
 
 /// Running a program at some level failed.
@@ -101,6 +103,7 @@ impl Compiler {
         Ok(Outcome {
             outputs: result.outputs.iter().map(value).collect::<Result<_, TensorError>>()?,
             mutated_inputs: mutated.collect::<Result<_, TensorError>>()?,
+            warnings: Vec::new(),
         })
     }
 
@@ -115,7 +118,7 @@ impl Compiler {
                 _ => None,
             })
             .collect();
-        Ok(Outcome { outputs, mutated_inputs })
+        Ok(Outcome { outputs, mutated_inputs, warnings: program.report().warnings.clone() })
     }
 
     fn interpret(&self, level: Level, graph: &Graph, inputs: &[Value]) -> Result<EvalResult, LevelError> {

@@ -1,6 +1,8 @@
 //! What a user can set, by name. Names are TorchInductor's where they mean the same; the command line, Python and
 //! the environment all go through the one table here.
 
+use std::env::VarError;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use loafc_codegen::kernel::CodegenOptions;
@@ -21,11 +23,11 @@ pub struct Options {
     pub stop_after_fusion: Option<usize>,
     /// Take candidates in random order from this seed, to test that results stay right whatever is fused first.
     pub fusion_chaos_seed: Option<u64>,
-    /// Threads that run kernels; 0 for as many as the machine runs at once. Inside PyTorch its number of threads
+    /// Threads that run kernels; `None` for as many as the machine runs at once. Inside PyTorch its number of threads
     /// counts instead.
-    pub threads: usize,
-    /// Threads that compile kernels; 0 for as many as the machine runs at once.
-    pub compile_threads: usize,
+    pub threads: Option<NonZeroUsize>,
+    /// Threads that compile kernels; `None` for as many as the machine runs at once.
+    pub compile_threads: Option<NonZeroUsize>,
     /// Width of vector registers to use, in bits; `None` for the widest of this machine.
     pub vector_bits: Option<u32>,
     /// Whether a front end runs a program in its own way when it can't be compiled.
@@ -48,7 +50,7 @@ pub enum CacheFolder {
     Off,
     /// The user's cache folder, where there is one that only the user can write to.
     Standard,
-    /// This one. It is an error if it can't be used.
+    /// This one. The report warns if it can't be used.
     At(PathBuf),
 }
 
@@ -62,8 +64,8 @@ impl Default for Options {
             score_fusion_memory_threshold: fuse.score_fusion_memory_threshold,
             stop_after_fusion: fuse.stop_after_fusion,
             fusion_chaos_seed: fuse.fusion_chaos_seed,
-            threads: 0,
-            compile_threads: 0,
+            threads: None,
+            compile_threads: None,
             vector_bits: None,
             fallback: true,
             verify: cfg!(debug_assertions),
@@ -93,6 +95,18 @@ pub enum OptionError {
         /// What was given.
         value: String,
     },
+    /// Two names of one option were given, such as `a-b` and `a_b`.
+    #[error("option `{name}` is given twice")]
+    Twice {
+        /// The option.
+        name: &'static str,
+    },
+    /// A variable of the environment is no text.
+    #[error("environment variable {variable} is not UTF-8 text")]
+    NoText {
+        /// The variable.
+        variable: String,
+    },
     /// A variable of the environment holds a bad value.
     #[error("environment variable {variable}: {source}")]
     Environment {
@@ -116,6 +130,9 @@ pub struct OptionInfo {
 const BOOL: &str = "true or false";
 const COUNT: &str = "a whole number, 0 or more";
 const OPTIONAL_COUNT: &str = "a whole number, 0 or more, or none";
+const THREADS: &str = "a whole number from 1 to 1024, or none";
+/// More would only run out of what the system gives a process.
+const MOST_THREADS: usize = 1024;
 
 fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
@@ -151,6 +168,18 @@ fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
+fn positive(text: &str) -> Option<usize> {
+    number(text).filter(|n| *n > 0)
+}
+
+fn byte_count(text: &str) -> Option<i64> {
+    number(text).filter(|n| *n >= 0)
+}
+
+fn thread_count(text: &str) -> Option<Option<NonZeroUsize>> {
+    optional::<NonZeroUsize>(text).filter(|threads| threads.is_none_or(|n| n.get() <= MOST_THREADS))
+}
+
 fn vector_width(text: &str) -> Option<Option<u32>> {
     optional::<u32>(text).filter(|bits| bits.is_none_or(|b| matches!(b, 128 | 256 | 512)))
 }
@@ -179,12 +208,12 @@ fn cache_folder_text(folder: &CacheFolder) -> String {
 static TABLE: [OptionInfo; 14] = [
     option!(loop_ordering_after_fusion, BOOL, boolean, bool::to_string),
     option!(mixed_reduction_orders, BOOL, boolean, bool::to_string),
-    option!(max_fusion_size, COUNT, number, usize::to_string),
-    option!(score_fusion_memory_threshold, "a whole number of bytes", number, i64::to_string),
+    option!(max_fusion_size, "a whole number, 1 or more", positive, usize::to_string),
+    option!(score_fusion_memory_threshold, "a whole number of bytes, 0 or more", byte_count, i64::to_string),
     option!(stop_after_fusion, OPTIONAL_COUNT, optional, text_of),
     option!(fusion_chaos_seed, OPTIONAL_COUNT, optional, text_of),
-    option!(threads, COUNT, number, usize::to_string),
-    option!(compile_threads, COUNT, number, usize::to_string),
+    option!(threads, THREADS, thread_count, text_of),
+    option!(compile_threads, THREADS, thread_count, text_of),
     option!(vector_bits, "128, 256, 512 or none", vector_width, text_of),
     option!(fallback, BOOL, boolean, bool::to_string),
     option!(verify, BOOL, boolean, bool::to_string),
@@ -259,6 +288,26 @@ impl Options {
         &TABLE
     }
 
+    /// Sets options from texts by name, as [`Options::set`] does, none of them twice.
+    ///
+    /// # Errors
+    /// As there, and when two of the names mean one option.
+    pub fn set_all<'a>(
+        &mut self,
+        texts: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<(), OptionError> {
+        let mut given = Vec::new();
+        for (name, text) in texts {
+            self.set(name, text)?;
+            let plain = name.replace('-', "_");
+            if let Some(option) = TABLE.iter().find(|o| o.name == plain && given.contains(&plain)) {
+                return Err(OptionError::Twice { name: option.name });
+            }
+            given.push(plain);
+        }
+        Ok(())
+    }
+
     /// Sets the option of this name from text; `-` in the name counts as `_`.
     ///
     /// # Errors
@@ -288,23 +337,26 @@ impl Options {
         Options::default().with_env()
     }
 
-    /// These options, changed by those of the variables `LOAFC_<NAME OF THE OPTION>` that are set.
+    /// These options, changed by those of the variables `LOAFC_<NAME OF THE OPTION>` that are set and not empty.
     ///
     /// # Errors
     /// When a variable's value is not of its option's kind.
     pub fn with_env(self) -> Result<Options, OptionError> {
-        self.with_variables(&|name| std::env::var(name).ok())
+        self.with_variables(&|name| std::env::var(name))
     }
 
-    fn with_variables(self, read: &dyn Fn(&str) -> Option<String>) -> Result<Options, OptionError> {
+    fn with_variables(self, read: &dyn Fn(&str) -> Result<String, VarError>) -> Result<Options, OptionError> {
         let mut options = self;
         for option in &TABLE {
             let variable = variable_of(option);
-            if let Some(text) = read(&variable) {
-                options
-                    .set(option.name, &text)
-                    .map_err(|e| OptionError::Environment { variable, source: Box::new(e) })?;
-            }
+            let text = match read(&variable) {
+                Ok(text) if !text.is_empty() => text,
+                Ok(_) | Err(VarError::NotPresent) => continue,
+                Err(VarError::NotUnicode(_)) => return Err(OptionError::NoText { variable }),
+            };
+            options
+                .set(option.name, &text)
+                .map_err(|e| OptionError::Environment { variable, source: Box::new(e) })?;
         }
         Ok(options)
     }
@@ -330,7 +382,7 @@ impl Options {
     /// Code generation's part.
     pub(crate) fn codegen(&self) -> CodegenOptions {
         CodegenOptions {
-            threads: self.compile_threads,
+            threads: self.compile_threads.map_or(0, NonZeroUsize::get),
             vector_bits: self.vector_bits,
             keep_text: self.debug_dir.is_some(),
             ..CodegenOptions::default()
@@ -378,15 +430,43 @@ mod tests {
 
     #[test]
     fn a_bad_value_says_what_is_expected() {
-        for (name, value, expected) in [
-            ("threads", "-1", "option `threads`: expected a whole number, 0 or more, got `-1`"),
-            ("fallback", "maybe", "option `fallback`: expected true or false, got `maybe`"),
-            ("vector_bits", "100", "option `vector_bits`: expected 128, 256, 512 or none, got `100`"),
-        ] {
-            let mut options = Options::default();
-            assert_eq!(options.set(name, value).unwrap_err().to_string(), expected);
-            assert_eq!(options, Options::default());
+        let no_bools = ["maybe", "2", "1.0", ""];
+        let no_threads = ["0", "-1", "1025", "100000", "2.0", "true", "many", ""];
+        let bad: [(&str, &[&str]); 14] = [
+            ("loop_ordering_after_fusion", &no_bools),
+            ("mixed_reduction_orders", &no_bools),
+            ("max_fusion_size", &["0", "-1", "1.5", "none", "99999999999999999999"]),
+            ("score_fusion_memory_threshold", &["-1", "10.0", "none", "99999999999999999999"]),
+            ("stop_after_fusion", &["-1", "x", "99999999999999999999"]),
+            ("fusion_chaos_seed", &["-1", "x", "99999999999999999999"]),
+            ("threads", &no_threads),
+            ("compile_threads", &no_threads),
+            ("vector_bits", &["100", "0", "-128", "1024", "wide"]),
+            ("fallback", &no_bools),
+            ("verify", &no_bools),
+            ("cache_dir", &[""]),
+            ("cache_mib", &["-1", "1.5", "none", "1e3"]),
+            // Every text is a folder; whether it can be written to shows when it is.
+            ("debug_dir", &[]),
+        ];
+        assert_eq!(bad.map(|(name, _)| name).as_slice(), TABLE.each_ref().map(|o| o.name).as_slice());
+        for (option, (name, values)) in TABLE.iter().zip(bad) {
+            for value in values {
+                let mut options = Options::default();
+                let expected = format!("option `{name}`: expected {}, got `{value}`", option.expected);
+                assert_eq!(options.set(name, value).map_err(|e| e.to_string()), Err(expected));
+                assert_eq!(options, Options::default());
+            }
         }
+    }
+
+    #[test]
+    fn two_names_of_one_option_are_refused() {
+        let error = Options::default().set_all([("cache-mib", "1"), ("threads", "2"), ("cache_mib", "3")]);
+        assert_eq!(error, Err(OptionError::Twice { name: "cache_mib" }));
+        let mut options = Options::default();
+        options.set_all([("cache-mib", "1"), ("threads", "2")]).unwrap();
+        assert_eq!((options.cache_mib, options.threads), (1, NonZeroUsize::new(2)));
     }
 
     #[test]
@@ -402,10 +482,18 @@ mod tests {
 
     #[test]
     fn the_environment_sets_options_and_its_errors_name_the_variable() {
-        let read = |name: &str| (name == "LOAFC_MAX_FUSION_SIZE").then(|| "7".to_owned());
-        assert_eq!(Options::default().with_variables(&read).unwrap().max_fusion_size, 7);
-        let read = |name: &str| (name == "LOAFC_THREADS").then(|| "many".to_owned());
-        let message = Options::default().with_variables(&read).unwrap_err().to_string();
+        let with = |variable: &str, value: Result<&str, VarError>| {
+            let read = |name: &str| match name == variable {
+                true => value.clone().map(str::to_owned),
+                false => Err(VarError::NotPresent),
+            };
+            Options::default().with_variables(&read)
+        };
+        assert_eq!(with("LOAFC_MAX_FUSION_SIZE", Ok("7")).unwrap().max_fusion_size, 7);
+        assert_eq!(with("LOAFC_THREADS", Ok("")), Ok(Options::default()));
+        let message = with("LOAFC_THREADS", Ok("many")).unwrap_err().to_string();
         assert!(message.starts_with("environment variable LOAFC_THREADS: option `threads`"), "{message}");
+        let no_text = with("LOAFC_CACHE_DIR", Err(VarError::NotUnicode("x".into()))).unwrap_err();
+        assert_eq!(no_text.to_string(), "environment variable LOAFC_CACHE_DIR is not UTF-8 text");
     }
 }

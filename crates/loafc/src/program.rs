@@ -1,5 +1,6 @@
 //! A compiled program as Rust calls it: with tensors, whatever their strides.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use loafc_runtime::externs::Externs;
@@ -46,11 +47,11 @@ pub enum ProgramError {
 }
 
 impl Program {
-    pub(crate) fn new(executable: Executable, report: Report, threads: usize) -> Program {
-        let team: Arc<dyn Team> = match threads {
-            0 => ThreadTeam::shared(),
-            1 => Arc::new(Serial),
-            n => Arc::new(ThreadTeam::new(n)),
+    pub(crate) fn new(executable: Executable, report: Report, threads: Option<NonZeroUsize>) -> Program {
+        let team: Arc<dyn Team> = match threads.map(NonZeroUsize::get) {
+            None => ThreadTeam::shared(),
+            Some(1) => Arc::new(Serial),
+            Some(n) => Arc::new(ThreadTeam::new(n)),
         };
         Program { executable, report, team }
     }

@@ -53,6 +53,8 @@ pub struct Report {
     pub compile_seconds: CompileSeconds,
     /// Where the kernels' machine code came from.
     pub code: CodeOrigins,
+    /// What the user asked for and doesn't get, such as a cache in a folder that can't be used.
+    pub warnings: Vec<String>,
 }
 
 /// Kernels of different structure, by where their machine code came from. All 0 as long as a program is only
@@ -169,6 +171,7 @@ impl Report {
             decisions: log,
             compile_seconds: seconds,
             code: CodeOrigins::default(),
+            warnings: Vec::new(),
         }
     }
 
@@ -227,6 +230,9 @@ impl Report {
             1e3 * s.fuse,
             1e3 * s.codegen
         )?;
+        for warning in &self.warnings {
+            writeln!(text, "warning: {warning}")?;
+        }
         for (k, kernel) in self.kernels.iter().enumerate() {
             writeln!(
                 text,
