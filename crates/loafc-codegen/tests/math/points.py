@@ -1,6 +1,7 @@
 """Writes reference points of the f64 functions: one a line, `function x [y] high low`, floats as hexadecimal bits.
 
-The exact value is high + low. Needs mpmath. Run: python3 points.py COUNT > points.txt
+The exact value is high + low. Needs mpmath. Run: python3 points.py COUNT [NAME...] > points.txt; with names, only of these
+functions, as many as asked for even of the slow ones.
 """
 
 import math
@@ -65,6 +66,36 @@ def precisely(f):
     return exact
 
 
+def negative(f):
+    """Exact where `f` has poles at the negative integers: these are no points."""
+    return lambda x: None if x <= 0 and x == mp.floor(x) else f(x)
+
+
+def near(places):
+    """A float at any relative distance of one of these places, most of them very near."""
+    x = random.choice(places)
+    return float(x * (1 + random.choice([-1, 1]) * mpf(2) ** random.randint(-53, -2) * random.uniform(0.5, 1)))
+
+
+def zeros(f, between):
+    """A zero of the function in each of these intervals."""
+    with mp.workprec(200):
+        return [mp.findroot(f, interval, solver="anderson") for interval in between]
+
+
+def gamma_places(f, between):
+    """Poles, zeros and what lies between them: near, at large distances from zero, and over all exponents."""
+    poles = [mpf(-n) for n in (1, 2, 3, 4, 7, 10, 19, 100, 171, 1000, 2**20, 2**40)]
+    roots = zeros(f, between)
+    return [
+        lambda: near(poles),
+        lambda: near(roots),
+        lambda: random.uniform(-10, 0),
+        lambda: random.uniform(-200, 0),
+        lambda: -math.exp(random.uniform(math.log(1e-300), math.log(1e15))),
+    ]
+
+
 # Function, the ranges that uniform samples come from, and whether samples over all exponents make sense too.
 UNARY = {
     "Exp": (mp.exp, [(-745, 710), (-1, 1)], (2**-60, 745)),
@@ -90,9 +121,19 @@ UNARY = {
     "Erf": (precisely(mp.erf), [(-1, 1), (-6, 6)], (1e-300, 6)),
     "Erfc": (mp.erfc, [(-1, 1), (-6, 6), (5, 27)], (1e-30, 27)),
     "Erfinv": (erfinv, [(-1, 1), (0.99, 1)], (1e-30, 1)),
-    "Lgamma": (lgamma, [(0, 4), (0, 40), (0.9, 1.1), (1.9, 2.1)], (1e-300, 1e305)),
-    "Digamma": (digamma, [(0, 4), (0, 40)], (1e-300, 1e300)),
+    "Lgamma": (negative(lgamma), [(0, 4), (0, 40), (0.9, 1.1), (1.9, 2.1)], (1e-300, 1e305)),
+    "Digamma": (negative(digamma), [(0, 4), (0, 40)], (1e-300, 1e300)),
     "Rsqrt": (lambda x: 1 / mp.sqrt(x), [(0, 4)], None),
+}
+
+# Samples of places where ranges don't reach.
+PLACES = {
+    "Lgamma": lambda: gamma_places(
+        lgamma, [(0.9, 1.1), (1.9, 2.1), (-2.5, -2.4), (-2.8, -2.7), (-3.2, -3.1), (-3.97, -3.94), (-4.05, -4.03), (-4.995, -4.98)]
+    ),
+    "Digamma": lambda: gamma_places(
+        digamma, [(1.4, 1.5), (-0.6, -0.4), (-1.7, -1.5), (-2.7, -2.5), (-9.72, -9.68), (-19.77, -19.7)]
+    ),
 }
 
 BINARY = {
@@ -141,7 +182,7 @@ def sample(ranges, exponents):
 
 
 def emit(name, operands, value):
-    if isinstance(value, mpmath.mpc):
+    if value is None or isinstance(value, mpmath.mpc):
         return
     high = float(value)
     if not math.isfinite(high):
@@ -151,16 +192,21 @@ def emit(name, operands, value):
 
 def main():
     random.seed(1)
-    count = int(sys.argv[1])
+    count, names = int(sys.argv[1]), sys.argv[2:]
     for name, (f, ranges, exponents) in UNARY.items():
-        slow = name in ("Erfinv", "Lgamma", "Digamma")
+        if names and name not in names:
+            continue
+        slow = not names and name in ("Erfinv", "Lgamma", "Digamma")
+        places = PLACES[name]() if name in PLACES else []
         for _ in range(min(count, 4000) if slow else count):
-            x = sample(ranges, exponents)
+            x = random.choice(places)() if places and random.random() < 0.5 else sample(ranges, exponents)
             try:
                 emit(name, [x], f(mpf(x)))
             except (ValueError, ZeroDivisionError, mpmath.libmp.NoConvergence, OverflowError):
                 continue
     for name, (f, operands) in BINARY.items():
+        if names and name not in names:
+            continue
         for _ in range(count):
             x, y = operands()
             if math.isfinite(x) and math.isfinite(y) and x != 0 and y != 0:

@@ -2,26 +2,41 @@
 
 use super::coefficients as c;
 use super::lanes::{Float, Width};
-use super::log::{log, log_pair};
+use super::log::{log, log_pair, long_log_pair};
 use super::pair::{Pair, fast_two_sum, two_product, two_sum};
-use super::trig::sin_cos_pi;
+use super::trig::{sin_cos_pi, sine_pi_pair};
 
 /// From here on Stirling's series is precise enough.
 const STIRLING_FROM: f64 = 10.0;
 
+/// How precise terms are that cancel next to a function's zeros.
+#[derive(Copy, Clone, PartialEq)]
+enum Terms {
+    /// Somewhat more precise than an f64: enough for f32, whose arguments are never that near to a zero.
+    Short,
+    /// With 2^-70 of error.
+    Long,
+}
+
 /// ln |Γ(x)|.
 pub(super) fn lgamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    if x.width == Width::F32 {
-        return lgamma(x.widen()).narrow();
+    match x.width {
+        Width::F32 => lgamma_in_f64(x.widen(), Terms::Short).narrow(),
+        Width::F64 => lgamma_in_f64(x, Terms::Long),
     }
+}
+
+fn lgamma_in_f64<'e, 'ctx>(x: Float<'e, 'ctx>, terms: Terms) -> Float<'e, 'ctx> {
     let magnitude = x.abs();
-    let positive = lgamma_positive(magnitude);
+    let positive = lgamma_positive(magnitude, terms);
     // ln Γ(-a) = ln π - ln |a sin πa| - ln Γ(a).
-    let (sine, _) = sin_cos_pi(magnitude);
-    let product = (magnitude * sine).abs();
-    let reflected =
-        Pair::constant(x, c::LN_PI).plus(log_pair(product).negate()).plus(positive.negate()).value();
-    let reflected = sine.eq(0.0).select(f64::INFINITY, reflected);
+    let product = match terms {
+        Terms::Short => Pair::of((magnitude * sin_cos_pi(magnitude).0).abs()),
+        Terms::Long => Pair::of(magnitude).times(sine_pi_pair(magnitude)),
+    };
+    let of_product = pair_log(product, terms);
+    let reflected = Pair::constant(x, c::LN_PI).plus(of_product.negate()).plus(positive.negate()).value();
+    let reflected = product.high.eq(0.0).select(f64::INFINITY, reflected);
     // Γ(x) is near 1/|x|, and the product may be denormal.
     let tiny = magnitude.lt(1e-18);
     let value = x.lt(0.0).select(reflected, positive.value());
@@ -44,7 +59,7 @@ fn large<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
 }
 
 /// ln Γ(x) of x > 0: Stirling's formula at x + n less the logarithm of x(x+1)…(x+n-1).
-fn lgamma_positive<'e, 'ctx>(x: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+fn lgamma_positive<'e, 'ctx>(x: Float<'e, 'ctx>, terms: Terms) -> Pair<'e, 'ctx> {
     let one = x.constant(1.0);
     let mut product = Pair::of(one);
     let mut at = Pair::of(x);
@@ -56,21 +71,25 @@ fn lgamma_positive<'e, 'ctx>(x: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
         let moved = at.plus(Pair::of(below.choose(1.0, 0.0, x)));
         at = moved;
     }
-    let log_at = pair_log(at);
+    let log_at = pair_log(at, terms);
     let inverse = Pair::of(one).over(at);
     let z = inverse.high * inverse.high;
-    let series = inverse.times(fast_two_sum(x.constant(c::STIRLING[0]), z * z.polynomial(&c::STIRLING[1..])));
+    let corrections = z * z.polynomial(&c::STIRLING[1..]);
+    let series = inverse.times(fast_two_sum(x.constant(c::TWELFTH[0]), corrections + c::TWELFTH[1]));
     let shifted = at.plus(Pair::of(x.constant(-0.5)));
     shifted
         .times(log_at)
         .plus(at.negate())
         .plus(Pair::constant(x, c::HALF_LN_2PI))
         .plus(series)
-        .plus(pair_log(product).negate())
+        .plus(pair_log(product, terms).negate())
 }
 
 /// The logarithm of a pair, as a pair.
-fn pair_log<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Pair<'e, 'ctx> {
+fn pair_log<'e, 'ctx>(x: Pair<'e, 'ctx>, terms: Terms) -> Pair<'e, 'ctx> {
+    if terms == Terms::Long {
+        return long_log_pair(x);
+    }
     let log = log_pair(x.high);
     let sum = fast_two_sum(log.high, log.low + x.low / x.high);
     // Near 1 the first part may be smaller than the second.
@@ -122,5 +141,5 @@ fn digamma_positive<'e, 'ctx>(x: Pair<'e, 'ctx>) -> Pair<'e, 'ctx> {
     let inverse = Pair::of(one).over(at);
     let z = inverse.high * inverse.high;
     let series = two_product(z, z.polynomial(&c::DIGAMMA));
-    pair_log(at).plus(inverse.scale(-0.5)).plus(series.negate()).plus(top.over(bottom).negate())
+    pair_log(at, Terms::Short).plus(inverse.scale(-0.5)).plus(series.negate()).plus(top.over(bottom).negate())
 }

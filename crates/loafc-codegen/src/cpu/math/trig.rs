@@ -224,3 +224,42 @@ pub(super) fn sin_cos_pi<'e, 'ctx>(x: Float<'e, 'ctx>) -> (Float<'e, 'ctx>, Floa
     let (s, t) = (odd.select(cosine, sine), odd.select(sine, cosine));
     (turn.ge(2.0).select(-s, s), (turn.eq(1.0) | turn.eq(2.0)).select(-t, t))
 }
+
+/// |sin(πx)| of an f64 as a pair, with 2^-70 of relative error.
+pub(super) fn sine_pi_pair<'e, 'ctx>(x: Float<'e, 'ctx>) -> Pair<'e, 'ctx> {
+    let halves = (x * 2.0).round_even();
+    let part = halves.fma(-0.5, x);
+    let odd = ((halves * 0.5).floor() * 2.0).lt(halves);
+    let r = Pair::of(part).times(Pair::constant(x, [c::PI[0], c::PI[1]]));
+    let z = r.times(r);
+    // As in `sine_of`: m + m·z·P(z), of which the first terms are pairs.
+    let coefficient = |k: usize| {
+        let [sine, cosine] = [2 * k + 1, 2 * k].map(|n| {
+            let sign = if k.is_multiple_of(2) { 1.0 } else { -1.0 };
+            let factorial = (1..=n).map(|n| n as f64).product::<f64>();
+            let high = sign / factorial;
+            // What the division left, which is exact.
+            [high, (-high).mul_add(factorial, sign) / factorial]
+        });
+        Pair { high: odd.choose(cosine[0], sine[0], x), low: odd.choose(cosine[1], sine[1], x) }
+    };
+    let last = coefficient(SERIES).high;
+    let tail = (PAIRS + 1..SERIES).rev().fold(last, |sum, k| sum.fma(z.high, coefficient(k).high));
+    let factor = (1..=PAIRS).rev().fold(Pair::of(tail), |sum, k| {
+        let product = z.times(sum);
+        let first = coefficient(k);
+        let sum = fast_two_sum(first.high, product.high);
+        fast_two_sum(sum.high, sum.low + (first.low + product.low))
+    });
+    let m = Pair { high: odd.select(1.0, r.high), low: odd.select(0.0, r.low) };
+    let rest = m.times(z.times(factor));
+    let sum = fast_two_sum(m.high, rest.high);
+    let value = fast_two_sum(sum.high, sum.low + (m.low + rest.low));
+    let negative = value.high.lt(0.0);
+    let negated = value.negate();
+    Pair { high: negative.select(negated.high, value.high), low: negative.select(negated.low, value.low) }
+}
+
+/// Terms behind the first one of the series of sine and cosine up to π/4 that are pairs, and all of them.
+const PAIRS: usize = 3;
+const SERIES: usize = 10;

@@ -217,6 +217,8 @@ def main():
     split("LN_PI", "ln π in two parts.", log(pi), [53, 53])
     split("HALF_LN_2PI", "ln(2π)/2 in two parts.", log(2 * pi) / 2, [53, 53])
     split("TWO_THIRDS", "2/3 in two parts.", mpf(2) / 3, [53, 53])
+    split("TWELFTH", "1/12 in two parts, the first coefficient of Stirling's formula.", mpf(1) / 12, [53, 53])
+    split("TWO_FIFTHS", "2/5 in two parts.", mpf(2) / 5, [53, 53])
 
     words = [int(mp.floor(mp.ldexp(2 / pi_long(), 64 * (k + 1)))) & (2**64 - 1) for k in range(20)]
     print("/// The bits of 2/π behind the point, behind 64 zeros.")

@@ -50,6 +50,12 @@ pub(super) const HALF_LN_2PI: [f64; 2] = [0.9189385332046728, -3.878294158067241
 /// 2/3 in two parts.
 pub(super) const TWO_THIRDS: [f64; 2] = [0.6666666666666666, 3.700743415417188e-17];
 
+/// 1/12 in two parts, the first coefficient of Stirling's formula.
+pub(super) const TWELFTH: [f64; 2] = [0.08333333333333333, 4.625929269271485e-18];
+
+/// 2/5 in two parts.
+pub(super) const TWO_FIFTHS: [f64; 2] = [0.4, -2.2204460492503132e-17];
+
 /// The bits of 2/π behind the point, behind 64 zeros.
 pub(super) const TWO_OVER_PI: [u64; 21] = [
     0x0,
