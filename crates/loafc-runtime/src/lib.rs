@@ -21,6 +21,7 @@ mod scan;
 pub mod strided;
 pub mod threads;
 pub mod value;
+mod width;
 
 pub use call_plan::CallPlan;
 pub use error::{ExternError, LinkError, RunError};

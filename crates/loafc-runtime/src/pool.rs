@@ -368,6 +368,37 @@ mod tests {
         assert_eq!(pool(1 << 30).take(5 << 20).unwrap().as_ptr() as usize % HUGE_PAGE, 0);
     }
 
+    /// Whether the system may put a huge page where this byte lies, by the process's map of its memory.
+    fn may_be_huge(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut holds = false;
+        for line in maps.lines() {
+            let first = line.split(' ').next().unwrap_or_default();
+            let hexadecimal = |text| usize::from_str_radix(text, 16).ok();
+            let range = first.split_once('-').and_then(|(a, b)| Some(hexadecimal(a)?..hexadecimal(b)?));
+            holds = range.map_or(holds, |range| range.contains(&address));
+            if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| holds) {
+                return flags.split(' ').any(|flag| flag == "hg");
+            }
+        }
+        panic!("{address:x} is mapped nowhere");
+    }
+
+    #[test]
+    fn the_small_rest_of_a_block_has_no_huge_page() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        // Five quarters of a huge page.
+        let bytes = 5 << 19;
+        let block = pool(1 << 30).take(bytes).unwrap();
+        let (start, mapped) = (block.as_ptr() as usize, mapped_bytes(bytes));
+        let whole = mapped / HUGE_PAGE * HUGE_PAGE;
+        assert!(0 < whole && whole < mapped);
+        assert!(may_be_huge(start) && may_be_huge(start + whole - 1));
+        assert!(!may_be_huge(start + whole) && !may_be_huge(start + mapped - 1));
+    }
+
     #[test]
     fn the_longest_unused_blocks_go_when_there_is_too_much() {
         let pool = pool(10_000);

@@ -4,6 +4,8 @@
 //! The generator is MT19937 (Matsumoto and Nishimura, 1998). PyTorch gives out its state as bytes of a fixed layout
 //! (`CPUGeneratorImpl::get_state` in ATen).
 
+use crate::width::{Work, with_widest};
+
 /// Words of the generator's state.
 const WORDS: usize = 624;
 /// How far apart the words are that a new one combines.
@@ -58,30 +60,7 @@ impl Generator {
     pub fn bernoulli(&mut self, probability: f64, events: &mut [u8]) {
         // A draw is a number of 53 bits, and happens below `probability · 2^53`.
         let threshold = (probability * (1_u64 << 53) as f64).ceil() as u64;
-        #[cfg(target_arch = "x86_64")]
-        {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-                // SAFETY: the processor has the instructions.
-                return unsafe { self.bernoulli_avx512(threshold, events) };
-            }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has the instructions.
-                return unsafe { self.bernoulli_avx2(threshold, events) };
-            }
-        }
-        self.bernoulli_below(threshold, events);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn bernoulli_avx512(&mut self, threshold: u64, events: &mut [u8]) {
-        self.bernoulli_below(threshold, events);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    fn bernoulli_avx2(&mut self, threshold: u64, events: &mut [u8]) {
-        self.bernoulli_below(threshold, events);
+        with_widest(Draws { generator: self, threshold, events });
     }
 
     #[inline(always)]
@@ -136,6 +115,20 @@ impl Generator {
         }
         rest[last] = first[last] ^ twisted(old[WORDS - 1], begin);
         self.next = 0;
+    }
+}
+
+/// Events to draw, below a threshold.
+struct Draws<'a> {
+    generator: &'a mut Generator,
+    threshold: u64,
+    events: &'a mut [u8],
+}
+
+impl Work for Draws<'_> {
+    #[inline(always)]
+    fn run(self) {
+        self.generator.bernoulli_below(self.threshold, self.events);
     }
 }
 

@@ -8,6 +8,7 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::{Work, with_widest};
 
 /// Lines beside each other that go forward together: their sums stay in the first-level cache.
 const LINES: i64 = 1024;
@@ -146,7 +147,7 @@ impl Lines {
                     std::slice::from_raw_parts_mut(to.offset((k * self.along.to) as isize), sums.len()),
                 )
             };
-            T::advance(sums, from, to);
+            with_widest(Advance { sums, from, to });
         }
     }
 
@@ -199,11 +200,26 @@ trait Summed: Copy + Default + Send + Sync {
     type Sum: Copy + Default;
     fn add(sum: Self::Sum, x: Self) -> Self::Sum;
     fn of(sum: Self::Sum) -> Self;
-    /// Adds an element to each sum, and writes the sums.
-    fn advance(sums: &mut [Self::Sum], from: &[Self], to: &mut [Self]);
 }
 
-/// Implements [`Summed`], with `advance` for the widest vectors of the machine.
+/// Sums that go one element forward: an element is added to each, and they are written.
+struct Advance<'a, T: Summed> {
+    sums: &'a mut [T::Sum],
+    from: &'a [T],
+    to: &'a mut [T],
+}
+
+impl<T: Summed> Work for Advance<'_, T> {
+    #[inline(always)]
+    fn run(self) {
+        for ((sum, x), out) in self.sums.iter_mut().zip(self.from).zip(self.to) {
+            *sum = T::add(*sum, *x);
+            *out = T::of(*sum);
+        }
+    }
+}
+
+/// Implements [`Summed`].
 macro_rules! summed {
     ($element:ty, $sum:ty, $add:expr, $of:expr) => {
         impl Summed for $element {
@@ -217,28 +233,6 @@ macro_rules! summed {
             #[inline(always)]
             fn of(sum: $sum) -> $element {
                 $of(sum)
-            }
-
-            fn advance(sums: &mut [$sum], from: &[$element], to: &mut [$element]) {
-                #[inline(always)]
-                fn plain(sums: &mut [$sum], from: &[$element], to: &mut [$element]) {
-                    for ((sum, x), out) in sums.iter_mut().zip(from).zip(to) {
-                        *sum = <$element>::add(*sum, *x);
-                        *out = <$element>::of(*sum);
-                    }
-                }
-                #[cfg(target_arch = "x86_64")]
-                {
-                    #[target_feature(enable = "avx2")]
-                    fn wide(sums: &mut [$sum], from: &[$element], to: &mut [$element]) {
-                        plain(sums, from, to);
-                    }
-                    if std::arch::is_x86_feature_detected!("avx2") {
-                        // SAFETY: the machine has these instructions.
-                        return unsafe { wide(sums, from, to) };
-                    }
-                }
-                plain(sums, from, to);
             }
         }
     };

@@ -114,6 +114,8 @@ pub(super) struct Emitter<'a, 'b, 'ctx> {
     pub(super) lanes: Option<Lanes>,
     /// Lanes and copies of the states in registers.
     pub(super) shapes: FxHashMap<AccumulatorId, (Option<u32>, usize)>,
+    /// Variables that stand for something computed, such as a digit of a unit's number, and not for a loop.
+    computed: FxHashSet<LoopVar>,
     /// The variable of the innermost loop around.
     innermost: Option<LoopVar>,
     /// The first thing that was missing.
@@ -144,6 +146,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
             memory: Vec::new(),
             scopes: Vec::new(),
             vars: FxHashMap::default(),
+            computed: FxHashSet::default(),
             values: FxHashMap::default(),
             states: FxHashMap::default(),
             lanes: None,
@@ -286,6 +289,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
                 let place = self.place(index);
                 let value = self.uniform_place(&place);
                 self.vars.insert(*v, value);
+                self.computed.insert(*v);
                 self.divisors.insert(*v, place.divisor);
             }
             Node::Loop(l) => self.a_loop(l)?,
@@ -313,6 +317,7 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
     }
 
     fn a_loop(&mut self, l: &Loop) -> Result<(), EmitError> {
+        self.computed.remove(&l.var);
         let begin = self.bound(&l.begin);
         let trip = constant_trip(l);
         let end = match trip {
@@ -624,13 +629,19 @@ impl<'a, 'b, 'ctx> Emitter<'a, 'b, 'ctx> {
         Ok(())
     }
 
+    /// Whether an index grows whenever it changes: it counts a single loop, and loops count upwards.
+    fn counts_a_loop(&self, index: &Index) -> bool {
+        let [(IndexAtom::Loop(var), stride)] = index.terms.as_slice() else { return false };
+        !self.computed.contains(var) && stride.as_const().is_some_and(|s| s > 0)
+    }
+
     fn op(&mut self, v: ValueId, op: &Op) -> Result<Option<Value>, EmitError> {
         let dtype = self.dtype(v);
         let value = match op {
             Op::Const(value, dtype) => self.constant(*value, *dtype),
             Op::SizeValue(size) => Value { v: self.size(*size), dtype: DType::I64 },
             Op::IndexValue(index) => {
-                if is_ascending(index) {
+                if self.counts_a_loop(index) {
                     self.ascending.insert(v);
                 }
                 Value { v: self.index_value(index), dtype: DType::I64 }
@@ -730,12 +741,6 @@ fn node_weight(node: &Node) -> usize {
         Node::Accumulate { .. } => 3,
         _ => 1,
     }
-}
-
-/// Whether an index grows whenever it changes: it counts a single loop, and loops count upwards.
-fn is_ascending(index: &Index) -> bool {
-    let [(IndexAtom::Loop(_), stride)] = index.terms.as_slice() else { return false };
-    stride.as_const().is_some_and(|s| s > 0)
 }
 
 /// Whether all terms are loop variables, which are never negative, with positive factors.

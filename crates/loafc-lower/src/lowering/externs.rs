@@ -1,5 +1,7 @@
 //! Calls into libraries: arguments get memory, results are buffers that the library fills or makes.
 
+use std::sync::Arc;
+
 use loafc_ir::graph::{Arg, Node, TensorId, TensorType, ValueType};
 use loafc_ir::nest::{ExternCall, Step, TensorView};
 use rustc_hash::FxHashMap;
@@ -16,6 +18,15 @@ use super::{Lowering, Refusal};
 pub(crate) enum Replaced {
     Arg(Arg),
     Tensor(TensorView),
+}
+
+/// What a call into a library is made with; see [`ExternCall`].
+#[derive(Default)]
+struct Arguments {
+    args: Vec<Arg>,
+    kwargs: Vec<(Arc<str>, Arg)>,
+    tensors: Vec<TensorView>,
+    mutates: Vec<usize>,
 }
 
 /// Draws truth values with the probability that is its argument, in the order of memory.
@@ -43,49 +54,61 @@ impl<'g> Lowering<'g> {
     ) -> Result<Vec<Option<ExprId>>, LowerError> {
         let node = self.node();
         let written = analysis::written(node);
-        let mut tensors: Vec<TensorView> = Vec::new();
+        let mut call = Arguments::default();
         let mut positions = FxHashMap::default();
-        let mut args = Vec::new();
         for (k, arg) in node.args.iter().enumerate() {
-            args.push(match replaced.iter().find(|(position, _)| *position == k) {
+            let arg = match replaced.iter().find(|(position, _)| *position == k) {
                 Some((_, Replaced::Arg(other))) => other.clone(),
                 Some((_, Replaced::Tensor(view))) => {
-                    tensors.push(view.clone());
-                    Arg::Value(TensorId(tensors.len() as u32 - 1))
+                    call.tensors.push(view.clone());
+                    Arg::Value(TensorId(call.tensors.len() as u32 - 1))
                 }
-                None => self.extern_argument(arg, &mut tensors, &mut positions)?,
-            });
+                None => self.extern_argument(arg, &mut call.tensors, &mut positions)?,
+            };
+            call.args.push(arg);
         }
-        let mut kwargs = Vec::new();
         for (name, arg) in &node.kwargs {
-            kwargs.push((name.clone(), self.extern_argument(arg, &mut tensors, &mut positions)?));
+            call.kwargs.push((name.clone(), self.extern_argument(arg, &mut call.tensors, &mut positions)?));
         }
-        let mut mutates = Vec::new();
         for id in written {
             if let Some(at) = positions.get(&id) {
-                self.prepare_write(tensors[*at].buffer, id);
-                mutates.push(*at);
+                self.prepare_write(call.tensors[*at].buffer, id);
+                call.mutates.push(*at);
             }
         }
-        let results: Vec<Option<TensorView>> = types
-            .iter()
-            .enumerate()
-            .map(|(k, ty)| ty.as_ref().map(|ty| self.new_buffer(self.result_name(k), ty)))
-            .collect();
+        Ok(self.push_call(node.op.clone(), call, 0, types))
+    }
+
+    /// Adds a call whose results, of these types, are those of the current one from `first` on.
+    fn push_call(
+        &mut self,
+        op: Arc<str>,
+        arguments: Arguments,
+        first: usize,
+        types: &[Option<TensorType>],
+    ) -> Vec<Option<ExprId>> {
+        let mut results = Vec::with_capacity(types.len());
+        for (k, ty) in types.iter().enumerate() {
+            results.push(ty.as_ref().map(|ty| self.new_buffer(self.result_name(first + k), ty)));
+        }
+        let ordered = analysis::is_ordered(&op);
+        let Arguments { args, kwargs, tensors, mutates } = arguments;
+        let (results_of_call, origin) = (results.clone(), self.node().origin.clone());
         self.program.steps.push(Step::Extern(ExternCall {
-            op: node.op.clone(),
+            op,
             args,
             kwargs,
             tensors,
-            results: results.clone(),
+            results: results_of_call,
             mutates,
-            ordered: analysis::is_ordered(&node.op),
-            origin: node.origin.clone(),
+            ordered,
+            origin,
         }));
-        let load = |cx: &mut Self, (view, ty): (TensorView, &TensorType)| {
-            cx.make(Expr::Load(view), ty.dtype, &ty.shape)
+        let load = |(view, ty): (Option<TensorView>, &Option<TensorType>)| {
+            let ty = ty.as_ref()?;
+            Some(self.make(Expr::Load(view?), ty.dtype, &ty.shape))
         };
-        Ok(results.into_iter().zip(types).map(|(view, ty)| Some(load(self, (view?, ty.as_ref()?)))).collect())
+        results.into_iter().zip(types).map(load).collect()
     }
 
     /// A tensor of truth values, each drawn from PyTorch's generator with this probability, as result `k` of the
@@ -99,18 +122,9 @@ impl<'g> Lowering<'g> {
         if storage_len(&ty.shape, &ty.strides) != ty.shape.iter().copied().product() {
             return Err(Refusal::Extern);
         }
-        let view = self.new_buffer(self.result_name(k), ty);
-        self.program.steps.push(Step::Extern(ExternCall {
-            op: DRAW_EVENTS.into(),
-            args: vec![Arg::Float(probability)],
-            kwargs: vec![],
-            tensors: vec![],
-            results: vec![Some(view.clone())],
-            mutates: vec![],
-            ordered: analysis::is_ordered(DRAW_EVENTS),
-            origin: self.node().origin.clone(),
-        }));
-        Ok(self.make(Expr::Load(view), ty.dtype, &ty.shape))
+        let call = Arguments { args: vec![Arg::Float(probability)], ..Arguments::default() };
+        let made = self.push_call(DRAW_EVENTS.into(), call, k, &[Some(ty.clone())]);
+        made.into_iter().flatten().next().ok_or(Refusal::Extern)
     }
 
     /// A value in memory for the current call. Random numbers are drawn in the order of memory: there the operand's layout

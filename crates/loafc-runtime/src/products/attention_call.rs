@@ -8,9 +8,10 @@ use super::arguments::{is_float, keyword, tensor};
 use super::attention::{self, Head, UNIT};
 use super::shape::{Problem, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Width, memory};
+use super::width::{Kernel, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::Width;
 
 /// Elements of a query, a key or a value at most: more would not fit the cache with a block of keys.
 const LARGEST_DIM: i64 = 256;

@@ -7,9 +7,10 @@ use super::attention_call::{Attention, has_short_rows};
 use super::attention_gradients::{self as gradients, KeyHead, QueryHead};
 use super::shape::{Problem, first_row, head, rows};
 use super::vector::Vector;
-use super::width::{Kernel, Width, memory};
+use super::width::{Kernel, memory};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::Width;
 
 /// The operands as positions in [`ExternCall::tensors`].
 #[derive(Clone, Debug, PartialEq)]

@@ -4,10 +4,10 @@ use super::attention_call::Attention;
 use super::attention_gradients_call::AttentionGradients;
 use super::attention_tests::{Case, Mask, Rows, Sizes, tensor};
 use super::test_support::{assert_close, largest, random, widths};
-use super::width::Width;
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
 use crate::value::ResultSpec;
+use crate::width::Width;
 use loafc_ir::dtype::DType;
 
 fn result_gradient(case: &Case) -> Rows {

@@ -2,10 +2,10 @@
 
 use super::attention_call::Attention;
 use super::test_support::{assert_close, random, widths};
-use super::width::Width;
 use crate::strided::contiguous_strides;
 use crate::threads::{Serial, Team, ThreadTeam};
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::Width;
 use loafc_ir::dtype::DType;
 
 /// Sizes: batch, heads, heads of keys, queries, keys, elements of a key, elements of a value.

@@ -5,9 +5,9 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 use super::attention_call::Attention;
 use super::attention_gradients_call::AttentionGradients;
 use super::depthwise_call::WeightGradient;
-use super::width::Width;
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::Width;
 
 /// A call that is computed here.
 #[derive(Clone, Debug, PartialEq)]

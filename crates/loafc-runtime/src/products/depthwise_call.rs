@@ -6,9 +6,10 @@ use loafc_ir::nest::{ExternCall, NestProgram};
 use super::arguments::{flags, is_float, numbers, tensor};
 use super::depthwise::{self, Dimension, Images, Problem};
 use super::vector::Vector;
-use super::width::{Kernel, Width, memory, zeros};
+use super::width::{Kernel, memory, zeros};
 use crate::threads::Team;
 use crate::value::{ResultSpec, TensorRef};
+use crate::width::Width;
 
 /// Images are summed up in so many parts at most, always the same ones, so that the result doesn't depend on threads.
 const PARTS: usize = 16;

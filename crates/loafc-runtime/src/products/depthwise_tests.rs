@@ -37,7 +37,7 @@ impl Case {
         [of(self.result(), 5), of(self.input, 6)]
     }
 
-    fn compute(&self, width: super::width::Width, team: &dyn Team) -> Vec<f32> {
+    fn compute(&self, width: crate::width::Width, team: &dyn Team) -> Vec<f32> {
         let tensors = self.tensors();
         let shapes = tensors.each_ref().map(|t| t.1.map(|n| n as i64));
         let refs: Vec<TensorRef<'_>> = tensors

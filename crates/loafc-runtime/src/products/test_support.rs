@@ -1,6 +1,6 @@
 //! What the tests beside this file share.
 
-use super::width::Width;
+use crate::width::Width;
 
 /// Numbers from -2 to 2.
 pub fn random(count: usize, seed: u64) -> Vec<f32> {

@@ -1,20 +1,15 @@
-//! Runs a kernel with the widest vectors that the processor has, and gives each thread memory for what lies between.
+//! Runs a kernel in vectors of a width, and gives each thread memory for what lies between.
 
 use std::cell::RefCell;
+use std::marker::PhantomData;
 
 use super::vector::Vector;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
 use crate::threads::Team;
+use crate::width::{Width, Work};
 
-/// Vectors of the processor.
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub(super) enum Width {
-    Avx512,
-    Avx2,
-}
-
-/// What is compiled for each width.
+/// What is compiled for each width, in vectors that it names itself.
 pub(super) trait Kernel {
     /// Has to be inlined, as everything that it calls with vectors: only the function that calls it may use the
     /// processor's instructions for them.
@@ -24,54 +19,31 @@ pub(super) trait Kernel {
     unsafe fn run<V: Vector>(self);
 }
 
+/// A kernel in vectors that the processor has, whose other promises have been kept.
+#[cfg(target_arch = "x86_64")]
+struct Of<K, V>(K, PhantomData<V>);
+
+#[cfg(target_arch = "x86_64")]
+impl<K: Kernel, V: Vector> Work for Of<K, V> {
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: only `Width::run` makes one, under its caller's promise.
+        unsafe { self.0.run::<V>() }
+    }
+}
+
 impl Width {
-    /// The widest that the processor has.
-    pub fn of_processor() -> Option<Width> {
-        [Width::Avx512, Width::Avx2].into_iter().find(|width| width.is_there())
-    }
-
-    /// Whether the processor has it.
-    pub fn is_there(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return match self {
-            Width::Avx512 => is_x86_feature_detected!("avx512f"),
-            Width::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-        };
-        #[cfg(not(target_arch = "x86_64"))]
-        false
-    }
-
-    /// Elements of a vector.
-    pub fn lanes(self) -> usize {
-        match self {
-            Width::Avx512 => 16,
-            Width::Avx2 => 8,
-        }
-    }
-
     /// Runs a kernel with it.
     ///
     /// # Safety
     /// The processor must have it; else as the kernel says.
-    pub unsafe fn run(self, kernel: impl Kernel) {
+    pub(super) unsafe fn run(self, kernel: impl Kernel) {
         #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx512f")]
-            unsafe fn avx512(kernel: impl Kernel) {
-                // SAFETY: the caller's promise.
-                unsafe { kernel.run::<Avx512>() }
-            }
-            #[target_feature(enable = "avx2,fma")]
-            unsafe fn avx2(kernel: impl Kernel) {
-                // SAFETY: the caller's promise.
-                unsafe { kernel.run::<Avx2>() }
-            }
-            // SAFETY: the caller's promise.
-            unsafe {
-                match self {
-                    Width::Avx512 => avx512(kernel),
-                    Width::Avx2 => avx2(kernel),
-                }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Width::Avx512 => self.call(Of::<_, Avx512>(kernel, PhantomData)),
+                Width::Avx2 => self.call(Of::<_, Avx2>(kernel, PhantomData)),
             }
         }
     }
@@ -82,7 +54,7 @@ impl Width {
     ///
     /// # Safety
     /// As for [`Width::run`]; no unit may write what another one reads or writes.
-    pub unsafe fn run_units<K: Kernel>(
+    pub(super) unsafe fn run_units<K: Kernel>(
         self,
         units: usize,
         products: usize,
