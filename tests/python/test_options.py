@@ -35,6 +35,14 @@ REFUSED = [
 ]
 
 
+def test_all_options_are_documented_with_their_defaults(monkeypatch):
+    for variable in [name for name in os.environ if name.startswith("LOAFC_")]:
+        monkeypatch.delenv(variable)
+    text = (Path(__file__).parents[2] / "docs/options.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in text.splitlines() if line.startswith("| `")]
+    assert {name.strip("`"): default for name, default in rows} == parse_options(None).as_dict()
+
+
 @pytest.mark.parametrize(("options", "told"), REFUSED, ids=str)
 def test_a_wrong_option_is_named_with_what_it_takes(options, told):
     with pytest.raises(loafc.OptionError) as caught:
