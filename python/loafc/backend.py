@@ -106,11 +106,13 @@ def parse_options(options: Mapping[str, Any] | None) -> _loafc.Options:
     _warn_of_unknown_variables()
     if not isinstance(options, (Mapping, type(None))):
         raise OptionError(f"options are a dict from names to values, not {options!r}")
-    texts = debug.options_from_environment()
+    texts: dict[str, str] = {}
     for name, value in (options or {}).items():
         if not isinstance(name, str):
             raise OptionError(f"the name of an option is a string, not {name!r}")
         texts[name] = _option_text(name, value)
+    given = {name.replace("-", "_") for name in texts}
+    texts |= {name: text for name, text in debug.options_from_environment().items() if name not in given}
     return _loafc.Options(texts)
 
 

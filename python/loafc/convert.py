@@ -12,7 +12,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from .literals import (
     memory_format_text,
     string_text,
 )
+from .positions import with_positions_from_the_start
 from .python_operators import Computed, Leaf, SymbolicValue, rebuild_sequence
 from .size_functions import ComputedSize, named_where_unwritable, size_function
 from .sizes import size_text
@@ -266,8 +267,10 @@ class _Converter:
         if isinstance(val, (int, float, bool)):
             self.names[node] = self._literal(val)
             return
-        args = self._own_memory_args(node) if op in _AS_STRIDED else node.args
-        self._emit(node, self._results(node, val), target, args)
+        args, kwargs = with_positions_from_the_start(node)
+        if op in _AS_STRIDED:
+            args = self._own_memory_args(node)
+        self._emit(node, self._results(node, val), target, args, kwargs)
 
     def _is_waited_for(self, tensor: Node) -> bool:
         """Whether a collective's result is there already: calls of collectives end when they are done.
@@ -308,15 +311,15 @@ class _Converter:
             self.names[node] = [_PythonObject(None)] * 2
         else:
             results = self._list_results(node, val).partition(", ")[2]
-        self._emit(node, results, target, args)
+        self._emit(node, results, target, args, node.kwargs)
 
-    def _emit(self, node: Node, results: str, target: Any, args: Sequence[Any]) -> None:
+    def _emit(self, node: Node, results: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         op = self._target_name(target)
         try:
             # Only results of Python operators may be their arguments, or lists of lists.
             if not isinstance(target, torch._ops.OpOverload) or op == _WAIT or _has_lists(node.meta.get("val")):
                 raise Unsayable
-            arguments = self._arguments(args, node.kwargs)
+            arguments = self._arguments(args, kwargs)
             self.operators.setdefault(op, target)
         except Unsayable:
             op, arguments = self._python_operator(node, target, args)
@@ -386,7 +389,7 @@ class _Converter:
 
     # -- arguments -------------------------------------------------------------------------------------------
 
-    def _arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         texts = [self._text(a) for a in args]
         for key, value in kwargs.items():
             if key == "generator" and value is None:
@@ -552,7 +555,9 @@ class _Converter:
             self.symbols.setdefault(symbol)
         return size_text(expr)
 
-    def _computed_symbol(self, expr: Any) -> sympy.Symbol:
+    def _computed_symbol(self, expr: Any) -> sympy.Expr:
+        if guarded_to_be(self.shape_env, expr, 1):
+            return sympy.Integer(1)
         symbol = sympy.Symbol(f"computed{len(self.computed)}", integer=True)
         return self.computed.setdefault(expr, symbol)
 

@@ -104,7 +104,8 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     """Of all elements it is 0 times each, for which ``dropout`` draws no number: that is all a graph shows of it."""
     if not train or p != 1.0:
         return NotImplemented
-    return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    # A factor of the tensor's type: a number would make floats of integers.
+    return x * torch.zeros((), dtype=x.dtype, device=x.device), torch.zeros_like(x, dtype=torch.bool)
 
 
 # Taken apart in another way than TorchInductor does.

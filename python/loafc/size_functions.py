@@ -49,7 +49,7 @@ def _names(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
 
 
-def named_where_unwritable(expr: Any, name: Callable[[Any], sympy.Symbol]) -> Any:
+def named_where_unwritable(expr: Any, name: Callable[[Any], sympy.Expr]) -> Any:
     """The expression with a symbol, which ``name`` gives, for each integer part that no program can compute."""
     if _is_writable(expr):
         return expr

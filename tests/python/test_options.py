@@ -78,6 +78,8 @@ def test_the_folder_for_debugging_is_the_one_that_is_named(monkeypatch):
     assert "loafc_debug" in parse_options(None).debug_dir
     monkeypatch.setenv("LOAFC_DEBUG_DIR", "elsewhere")
     assert parse_options(None).debug_dir == "elsewhere"
+    monkeypatch.delenv("LOAFC_DEBUG_DIR")
+    assert parse_options({"debug-dir": "here"}).debug_dir == "here"
 
 
 def _bad_folders(tmp_path: Path) -> dict[str, Path]:

@@ -173,3 +173,10 @@ def test_numbers_like_a_large_convolutions_result_come_in_its_order():
     want = fn(x)
     torch.manual_seed(2)
     compare(f(x).abs(), want.abs())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_dropout_of_all_keeps_the_type(dtype):
+    fn = lambda x: F.dropout(x, 1.0, training=True)
+    x = torch.arange(12).to(dtype)
+    compare(compiled(fn)(x), fn(x))

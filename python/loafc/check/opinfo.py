@@ -67,6 +67,7 @@ def _database() -> dict[str, Any]:
     from torch.testing._internal import common_methods_invocations
 
     # Functions that draw random numbers set a seed first, at which Dynamo breaks the graph: nothing would be compiled.
+    assert hasattr(common_methods_invocations, "wrapper_set_seed")
     common_methods_invocations.wrapper_set_seed = _call
     return {op.full_name: op for op in common_methods_invocations.op_db}
 

@@ -207,9 +207,14 @@ pub fn infer(
 }
 
 /// Whether a call may stand in a program all the same when the types of its results are annotated: it is one of an
-/// operator that isn't in the table, or its types are only known when it runs. It becomes a call into a library.
+/// operator that isn't in the table, or its types are only known when it runs. It becomes a call into a library. Which
+/// dimension an operator means must be known in any case: lowering goes by the types.
 pub fn needs_annotations(error: &InferError) -> bool {
-    matches!(error, InferError::UnknownOperator { .. } | InferError::NotConstant { .. })
+    match error {
+        InferError::UnknownOperator { .. } => true,
+        InferError::NotConstant { name, .. } => !name.contains("dim"),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

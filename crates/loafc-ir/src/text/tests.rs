@@ -364,6 +364,16 @@ fn calls_whose_types_depend_on_a_size_take_the_types_they_are_given() {
 }
 
 #[test]
+fn which_dimension_is_meant_must_be_known_whatever_the_types_say() {
+    check_error(
+        "graph @g(%x: f32[4, 6, 8], n: size) { %y: f32[4, 6, 8, 1] = aten.unsqueeze.default(%x, n) return %y }",
+        expect![
+            "test.loaf:1:61: argument `dim` of `aten.unsqueeze.default` must be a constant, not the size `n`"
+        ],
+    );
+}
+
+#[test]
 fn calls_that_no_types_can_be_given_to_are_errors() {
     check_error(
         "graph @g(%x: f32[2]) {\n  %y = my.op(%x)\n  return %y\n}",

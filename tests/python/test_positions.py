@@ -1,0 +1,70 @@
+"""Positions that are sizes: of either sign and beyond the ends, in slices, selections, writes and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import compare, compiled
+
+
+def write_row(x, n):
+    x[n] = 7
+    return x * 1
+
+
+def write_rows(x, n):
+    x[n:] = 7
+    return x * 1
+
+
+def scale_rows(x, n):
+    x[n:].mul_(2)
+    return x * 1
+
+
+ONE_ROW = {"row": lambda x, n: x[n] * 2, "written row": write_row}
+
+ROWS = {
+    "from": lambda x, n: x[n:] * 2,
+    "up to": lambda x, n: x[:n] * 2,
+    "last columns": lambda x, n: x[:, -n:] * 2,
+    "last columns by name": lambda x, n: torch.ops.aten.slice.Tensor(x, dim=1, start=-n) * 2,
+    "both": lambda x, n: torch.cat([x[n:], x[:n] * 2]),
+    "split": lambda x, n: [part * 2 for part in torch.tensor_split(x, (n,))],
+    "written rows": write_rows,
+    "scaled rows": scale_rows,
+    "computed": lambda x, n: x[-int(x.shape[0] * 0.5) :] * n,
+    "of the extent": lambda x, n: x[3 - x.shape[0] :] * n,
+    "constant from the end": lambda x, n: x[-5:] * n,
+    "constant beyond the end": lambda x, n: x[:7] + n,
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("name", [*ONE_ROW, *ROWS])
+def test_a_position_counts_from_the_end_where_it_is_negative(name, dynamic):
+    fn = (ONE_ROW | ROWS)[name]
+    f = compiled(fn, dynamic=dynamic)
+    for rows in (6, 3, 9):
+        for n in (2, 1, -2, -3) if name in ONE_ROW else (2, 3, -2, -3, -rows, 12, -12):
+            x = torch.randn(rows, 10)
+            y = x.clone()
+            compare(f(x, n), fn(y, n))
+            compare(x, y)
+
+
+@pytest.mark.parametrize("n", [2, -2])
+def test_gradients_of_parts_at_such_positions(n):
+    fn = lambda x, n: x[n:].exp().sum() + x[n].square().sum()
+    f = compiled(fn, dynamic=True)
+    for rows in (5, 8):
+        x = torch.randn(rows, 4, requires_grad=True)
+        compare(torch.autograd.grad(f(x, n), x), torch.autograd.grad(fn(x, n), x))
+
+
+def test_lengths_that_are_one_while_tracing():
+    fn = lambda x: [part * 2 for part in x.split([int(len(x) * 0.3), len(x) - int(len(x) * 0.3)])]
+    f = compiled(fn, dynamic=True)
+    for rows in (5, 4, 9):
+        x = torch.randn(rows, 3)
+        compare(f(x), fn(x))
