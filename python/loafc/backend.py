@@ -226,7 +226,7 @@ def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]
 
         def run(args: list[Any]) -> Sequence[Any]:
             for k in lazy:
-                args[k] = args[k].resolve_conj().resolve_neg()
+                args[k] = _resolved(args[k])
             args += [size.value(args) for size in computed]
             passed = {o.position: args[o.position] for o in outputs if isinstance(o, Passed)}
             results = program(args)
@@ -234,6 +234,17 @@ def _boxed(program: _loafc.Program, converted: Converted) -> Callable[[list[Any]
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _resolved(arg: torch.Tensor) -> torch.Tensor:
+    """The argument without a lazy conjugation or negation, with the strides that the program is compiled for.
+
+    A copy of a tensor with gaps has other ones.
+    """
+    real = arg.resolve_conj().resolve_neg()
+    if real.stride() == arg.stride():
+        return real
+    return torch.empty_strided(arg.shape, arg.stride(), dtype=arg.dtype, device=arg.device).copy_(real)
 
 
 def _output(output: Output, results: Sequence[Any], passed: Mapping[int, Any]) -> Any:

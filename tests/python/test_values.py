@@ -356,6 +356,13 @@ def test_complex_numbers_go_through_aten():
     check(lambda x: torch.fft.fft(x).real.sum(0), randn(4, 8))
 
 
+def test_lazily_negated_argument_with_gaps():
+    x = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    check(lambda x: x * 2, x)
+    check(lambda x: (x + 1).t(), x[:, ::2])
+
+
 def test_lazily_conjugated_argument():
     x = torch.randn(4, dtype=torch.complex64)
     f = compiled(lambda x: torch.view_as_real(x.resolve_conj()) + 1)

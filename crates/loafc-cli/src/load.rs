@@ -1,6 +1,6 @@
 //! Reads programs and options.
 
-use std::io::Read;
+use std::io::{Read, Write};
 
 use loafc::{Compiler, Graph, Options};
 
@@ -27,7 +27,7 @@ pub fn load(source: &Source) -> Outcome<(Graph, Compiler)> {
 /// Tells what the user asked for and doesn't get.
 pub fn warn(warnings: impl IntoIterator<Item = String>) {
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
 }
 

@@ -49,7 +49,8 @@ fn main() -> ExitCode {
         Err(_) => Failure::new("internal error: the compiler panicked")
             .help("please report it with the program's text; RUST_BACKTRACE=1 shows where"),
     };
-    eprintln!("{:?}", miette::Report::new(failure));
+    // Whoever reads the errors may be gone, which `eprintln` would panic at.
+    let _ = writeln!(std::io::stderr(), "{:?}", miette::Report::new(failure));
     ExitCode::FAILURE
 }
 

@@ -35,6 +35,18 @@ fn loafc(arguments: &[&str], stdin: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
+#[test]
+fn errors_that_nobody_reads_change_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = Command::new(env!("CARGO_BIN_EXE_loafc"))
+        .args(["explain", "no_such_file.loaf"])
+        .stderr(writer)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
 fn succeeds(arguments: &[&str], stdin: &str) -> String {
     let output = loafc(arguments, stdin.as_bytes());
     let errors = String::from_utf8_lossy(&output.stderr);
