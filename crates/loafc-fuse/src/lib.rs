@@ -70,8 +70,8 @@ pub fn fuse(program: NestProgram, options: &FuseOptions) -> Result<Fused, FuseEr
         for k in touch_again {
             let Some(cluster) = &mut clusters[k] else { continue };
             set_nest_traffic(&facts, cluster);
-            let alone = &mut log.clusters.steps[k].bytes;
-            log.bytes += cluster_bytes(cluster) - std::mem::replace(alone, cluster_bytes(cluster));
+            let bytes = cluster_bytes(cluster);
+            log.bytes += bytes - std::mem::replace(&mut log.clusters.steps[k].bytes, bytes);
         }
         let scheduler = rounds::Scheduler::new(&facts, &graph, clusters, log);
         let begin = Instant::now();

@@ -13,7 +13,7 @@ use loafc_ir::size::Size;
 
 use crate::executable::{LinkedKernel, LinkedStep};
 use crate::externs_native::NativeExterns;
-use crate::threads::{Serial, Team, ThreadTeam};
+use crate::threads::{Part, Serial, Team, ThreadTeam};
 use crate::value::OutputMemory;
 use crate::{
     Executable, ExternError, Externs, InputKind, InputSpec, InputValue, Invocation, OutputValue,
@@ -150,6 +150,33 @@ fn a_program_runs_with_any_sizes_and_any_team() {
             assert!(matches!(out[2], OutputValue::None));
             assert!(matches!(out[3], OutputValue::Input(0)));
         }
+    }
+}
+
+/// Counts how often work is shared, and does it alone.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Team for Counting {
+    fn threads(&self) -> usize {
+        2
+    }
+
+    fn parallel_for(&self, units: i64, grain: i64, body: &Part<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Serial.parallel_for(units, grain, body);
+    }
+}
+
+#[test]
+fn little_work_wakes_no_other_thread() {
+    let program = add_twice(n());
+    // Each unit counts as 16 KiB: work of 192 KiB takes less time than waking a thread, work of 16 MiB does not.
+    for (count, shared) in [(12, 0), (1024, 2)] {
+        let data = vec![1.0; count];
+        let team = Counting::default();
+        run(&program, &[tensor(&data, &[count as i64])], &mut NativeExterns, &team).unwrap();
+        assert_eq!(team.0.into_inner(), shared, "{count} units");
     }
 }
 

@@ -13,7 +13,7 @@ use loafc_lower::LowerOptions;
 use loafc_runtime::externs_native::NativeExterns;
 use loafc_runtime::{Executable, inputs_of};
 
-use crate::disk_cache::{DiskCache, standard_folder};
+use crate::disk_cache::{CacheError, DiskCache, standard_folder};
 use crate::error::{CompileError, Phase, guarded};
 use crate::options::{CacheFolder, Options};
 use crate::program::Program;
@@ -99,7 +99,10 @@ impl Compiler {
         let mut seconds = CompileSeconds::default();
         let fused = self.schedule(&graph, &mut seconds)?;
         let start = Instant::now();
-        let (cache, mut warning) = self.cache();
+        let (cache, mut warning) = match self.cache() {
+            Ok(cache) => (cache.map(Arc::new), None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         let store = cache.clone().map(|cache| cache as Arc<dyn ObjectStore>);
         let codegen = CodegenOptions { store, ..self.options.codegen() };
         let kernels = guarded(Phase::Codegen, &graph.name, || {
@@ -125,22 +128,18 @@ impl Compiler {
         Ok(Program::new(executable, report, self.options.threads))
     }
 
-    /// The folder for machine code, if it is to be used and can be, or why it can't although the user named it.
-    fn cache(&self) -> (Option<Arc<DiskCache>>, Option<String>) {
+    /// The folder for machine code, if it is to be used and can be.
+    ///
+    /// # Errors
+    /// When one that the user named can't be.
+    fn cache(&self) -> Result<Option<DiskCache>, CacheError> {
         let limit = self.options.cache_mib.saturating_mul(1 << 20);
-        let opened = match &self.options.cache_dir {
-            CacheFolder::Off => return (None, None),
+        match &self.options.cache_dir {
+            CacheFolder::Off => Ok(None),
             CacheFolder::Standard => {
-                return (
-                    standard_folder().and_then(|folder| DiskCache::open(&folder, limit).ok()).map(Arc::new),
-                    None,
-                );
+                Ok(standard_folder().and_then(|folder| DiskCache::open(&folder, limit).ok()))
             }
-            CacheFolder::At(folder) => DiskCache::open(folder, limit),
-        };
-        match opened {
-            Ok(cache) => (Some(Arc::new(cache)), None),
-            Err(error) => (None, Some(error.to_string())),
+            CacheFolder::At(folder) => DiskCache::open(folder, limit).map(Some),
         }
     }
 

@@ -180,6 +180,12 @@ fn thread_count(text: &str) -> Option<Option<NonZeroUsize>> {
     optional::<NonZeroUsize>(text).filter(|threads| threads.is_none_or(|n| n.get() <= MOST_THREADS))
 }
 
+/// The option of this name, in which `-` counts as `_`.
+fn named(name: &str) -> Option<&'static OptionInfo> {
+    let plain = name.replace('-', "_");
+    TABLE.iter().find(|o| o.name == plain)
+}
+
 fn vector_width(text: &str) -> Option<Option<u32>> {
     optional::<u32>(text).filter(|bits| bits.is_none_or(|b| matches!(b, 128 | 256 | 512)))
 }
@@ -299,11 +305,12 @@ impl Options {
         let mut given = Vec::new();
         for (name, text) in texts {
             self.set(name, text)?;
-            let plain = name.replace('-', "_");
-            if let Some(option) = TABLE.iter().find(|o| o.name == plain && given.contains(&plain)) {
-                return Err(OptionError::Twice { name: option.name });
+            if let Some(option) = named(name) {
+                if given.contains(&option.name) {
+                    return Err(OptionError::Twice { name: option.name });
+                }
+                given.push(option.name);
             }
-            given.push(plain);
         }
         Ok(())
     }
@@ -313,8 +320,7 @@ impl Options {
     /// # Errors
     /// When there is no such option, or the text is not of its kind.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), OptionError> {
-        let plain = name.replace('-', "_");
-        let Some(option) = TABLE.iter().find(|o| o.name == plain) else {
+        let Some(option) = named(name) else {
             return Err(OptionError::Unknown { name: name.to_owned() });
         };
         (option.set)(self, text.trim()).ok_or_else(|| OptionError::Value {

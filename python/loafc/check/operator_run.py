@@ -1,9 +1,9 @@
 """One pair of an operator and an element type: its samples in eager mode and compiled, with what differs.
 
-The first samples are compiled as users do it. For the others Dynamo, which takes longer than all the rest and would
-trace the same call once more, is left out; where AOTAutograd refuses a call, as one whose result's size depends on
-elements, they run as users do it too. Each result, gradient and argument after the call is compared by itself, so that
-what is found names its sample.
+The first samples are compiled as users do it, unless gradients are compared. For the others Dynamo, which takes longer
+than all the rest and would trace the same call once more, is left out; where AOTAutograd refuses a call, as one whose
+result's size depends on elements, they run as users do it too. Each result, gradient and argument after the call is
+compared by itself, so that what is found names its sample.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .high_precision import HighPrecision
 from .operator_calls import Compile, compiled_by_aot, compiled_by_dynamo, kind_of
 from .opinfo import Pair, Sample
 
-# The first samples of a pair, which are compiled with Dynamo in front.
+# The first samples of a pair, which are compiled with Dynamo in front where no gradients are compared.
 _WITH_DYNAMO = 4
 
 # So many are compiled as one function.
@@ -58,7 +58,7 @@ class Outcome:
     # What was asked for: gradients too, and so many samples at most.
     backward: bool = False
     most: int | None = None
-    # Samples that PyTorch leaves to eager mode: no graph of them reaches a backend.
+    # Samples that PyTorch leaves to eager mode: of all that ran together, no graph reached a backend.
     uncompiled: int = 0
 
     @property

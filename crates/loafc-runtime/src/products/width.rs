@@ -1,13 +1,16 @@
 //! Runs a kernel in vectors of a width, and gives each thread memory for what lies between.
 
 use std::cell::RefCell;
+#[cfg(target_arch = "x86_64")]
 use std::marker::PhantomData;
 
 use super::vector::Vector;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{Avx2, Avx512};
 use crate::threads::Team;
-use crate::width::{Width, Work};
+use crate::width::Width;
+#[cfg(target_arch = "x86_64")]
+use crate::width::Work;
 
 /// What is compiled for each width, in vectors that it names itself.
 pub(super) trait Kernel {
@@ -47,9 +50,7 @@ impl Width {
             }
         }
     }
-}
 
-impl Width {
     /// Runs the kernels of units 0 to `units` less one, each of so many products, on a team's threads.
     ///
     /// # Safety
