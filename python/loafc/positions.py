@@ -64,7 +64,21 @@ def with_positions_from_the_start(node: Node) -> tuple[Sequence[Any], Mapping[st
         position = _value(args[k])
         if isinstance(position, (int, torch.SymInt)) and not (type(position) is int and type(extent) is int):
             args[k] = _from_the_start(node, position, extent, where.is_range)
+    if where.is_range:
+        start, end = where.at
+        args[end] = _no_earlier(args[end], args[start])
     return args, {}
+
+
+def _no_earlier(end: Any, start: Any) -> Any:
+    """The end of a range, or its start where the end lies before that: then the range is empty."""
+    positions = (_value(start), _value(end))
+    if not any(isinstance(position, torch.SymInt) for position in positions) or None in positions:
+        return end
+    try:
+        return start if positions[1] < positions[0] else end
+    except GuardOnDataDependentSymNode:
+        return end
 
 
 def _in_order(node: Node) -> list[Any]:

@@ -36,6 +36,8 @@ ROWS = {
     "computed": lambda x, n: x[-int(x.shape[0] * 0.5) :] * n,
     "of the extent": lambda x, n: x[3 - x.shape[0] :] * n,
     "constant from the end": lambda x, n: x[-5:] * n,
+    "an end before the start": lambda x, n: x[4:n] * 2,
+    "written to an end before the start": lambda x, n: torch.slice_scatter(x, x[4:n] * 0, 0, 4, n),
     "constant beyond the end": lambda x, n: x[:7] + n,
 }
 

@@ -3,6 +3,7 @@
 
 pub mod builder;
 pub mod canonical;
+pub mod condition;
 pub mod dtype;
 pub mod graph;
 pub mod index;

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::condition::{BrokenCondition, SizeCondition};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Arg, Device, SourceLine};
 use crate::index::{Index, LoopVar};
@@ -553,9 +554,16 @@ pub struct NestProgram {
     pub inputs: Vec<crate::graph::Input>,
     /// Values of size symbols that scores assume.
     pub hints: SymbolValues,
+    /// What must hold for the sizes of a call.
+    pub conditions: Vec<SizeCondition>,
 }
 
 impl NestProgram {
+    /// Fails where the program can't be run with these values of its size symbols.
+    pub fn check_sizes(&self, values: &SymbolValues) -> Result<(), BrokenCondition> {
+        self.conditions.iter().try_for_each(|condition| condition.check(values))
+    }
+
     /// The buffer of this id.
     pub fn buffer(&self, id: BufferId) -> &Buffer {
         &self.buffers[id.0 as usize]

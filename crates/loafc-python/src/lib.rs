@@ -65,10 +65,15 @@ fn compile(
     let start = Instant::now();
     let (graph, parsed) = py.detach(|| (loafc::parse(text, file_name), start.elapsed()));
     let graph = graph.map_err(|error| loafc_error(py, "CompileError", error))?;
+    let traced = graph.hints.clone();
     let compiler = loafc::Compiler::with_externs(options, externs::writes_results);
     let compiled = py.detach(|| compiler.compile(graph));
     let compiled = compiled.map_err(|error| compile_error(py, error))?;
     let (executable, report) = compiled.into_parts();
+    // The sizes of tracing: better refused here, where the caller has another way, than at the first call.
+    if let Some(broken) = executable.contradiction(&traced) {
+        return Err(loafc_error(py, "CompileError", broken));
+    }
     let seconds = report.compile_seconds;
     let compile_seconds = PyDict::new(py);
     compile_seconds.set_item("convert", parsed.as_secs_f64())?;

@@ -124,6 +124,7 @@ impl CallPlan {
     /// Plans a call of `program` with these values of its symbols.
     pub(crate) fn new(program: &Executable, values: &[i64]) -> Result<CallPlan, RunError> {
         let symbols = program.bindings.named(values);
+        program.conditions.iter().try_for_each(|condition| condition.check(&symbols))?;
         let mut sizes = Sizes { symbols: &symbols, known: FxHashMap::default() };
         let inputs = input_layouts(program, &mut sizes)?;
         let lifetimes = lifetimes(program, &mut sizes)?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loafc_ir::condition::BrokenCondition;
 use loafc_ir::dtype::DType;
 use loafc_ir::graph::Device;
 use loafc_ir::nest::Failure;
@@ -120,6 +121,9 @@ pub enum RunError {
     /// A size has no value.
     #[error("size `{0}` has no value: no input gives one to its symbols, or it divides by zero")]
     UnboundSize(String),
+    /// Sizes that the program can't be run with.
+    #[error(transparent)]
+    Condition(#[from] BrokenCondition),
     /// A condition that the program tests is false.
     #[error("{failure} (in kernel `{kernel}`)")]
     Check {

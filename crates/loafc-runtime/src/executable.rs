@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use loafc_codegen::kernel::{Access, Entry, KernelUse, PhaseSizes};
 use loafc_fuse::schedule::{Schedule, ScheduledStep};
+use loafc_ir::condition::{BrokenCondition, SizeCondition};
 use loafc_ir::graph::Device;
 use loafc_ir::nest::{
     Buffer, BufferId, BufferSource, ExternCall, Failure, NestProgram, Output, Step as ProgramStep, StepId,
 };
-use loafc_ir::size::Size;
+use loafc_ir::size::{Size, SymbolValues};
 
 use crate::call::{self, CallState};
 use crate::call_plan::CallPlan;
@@ -36,6 +37,8 @@ pub struct Executable {
     pub(crate) buffers: Vec<LinkedBuffer>,
     pub(crate) steps: Vec<LinkedStep>,
     pub(crate) outputs: Vec<Output>,
+    /// What must hold for the sizes of a call.
+    pub(crate) conditions: Vec<SizeCondition>,
     /// For a program without size symbols.
     fixed_plan: Option<Arc<CallPlan>>,
     /// The last used ones, by the symbols' values; the newest last.
@@ -131,6 +134,7 @@ impl Executable {
             buffers,
             steps,
             outputs: program.outputs.clone(),
+            conditions: program.conditions.clone(),
             fixed_plan: None,
             plans: Mutex::default(),
             states: Mutex::default(),
@@ -169,6 +173,11 @@ impl Executable {
         positions.sort_unstable();
         positions.dedup();
         positions
+    }
+
+    /// What is wrong with values of size symbols that the program can't be called with.
+    pub fn contradiction(&self, sizes: &SymbolValues) -> Option<BrokenCondition> {
+        self.conditions.iter().find_map(|condition| condition.contradiction(sizes))
     }
 
     /// The plan of every call, for a program without size symbols.

@@ -1,5 +1,6 @@
 //! What can go wrong while a program is interpreted.
 
+use crate::condition::BrokenCondition;
 use crate::dtype::DType;
 use crate::interp::scalar::ScalarError;
 use crate::nest::BufferId;
@@ -48,6 +49,9 @@ pub enum InterpError {
     /// A size that uses a symbol without a value, or divides by zero.
     #[error("size `{0}` has no value: a symbol is not bound, or it divides by zero")]
     Size(String),
+    /// Sizes that the program can't be run with.
+    #[error(transparent)]
+    Condition(#[from] BrokenCondition),
     /// A body that breaks the rules of its form.
     #[error("value v{value}: {problem}")]
     Malformed {

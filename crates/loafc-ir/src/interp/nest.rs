@@ -116,6 +116,7 @@ pub struct Machine<'a> {
 impl<'a> Machine<'a> {
     /// Memory as it is before the first step: inputs in place, all else unwritten.
     pub fn new(program: &'a NestProgram, inputs: &'a ProgramInputs) -> Result<Machine<'a>, InterpError> {
+        program.check_sizes(&inputs.sizes)?;
         let mut memory = HostMemory::default();
         for (k, buffer) in program.buffers.iter().enumerate() {
             if buffer.dtype.is_complex() {

@@ -313,6 +313,7 @@ fn example() -> (Graph, NestProgram) {
         outputs: vec![Output::Tensor(view(1, &[2, 3])), Output::Input(0), Output::Size(n), Output::None],
         inputs: vec![Input::Tensor(TensorId(0))],
         hints: SymbolValues::new(),
+        conditions: Vec::new(),
     };
     (graph, program)
 }

@@ -1,11 +1,14 @@
 //! Access to the arguments of a call, by position or keyword, with defaults, and with errors that name operator
 //! and argument. Type inference, the interpreter and the lowering all read arguments through this one type.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::error::InferError;
+use super::shape::provably_differ;
+use crate::condition::{Comparison, Relation};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Arg, Device, Dims, TensorId, TensorType, ValueType};
 use crate::size::Size;
@@ -22,7 +25,11 @@ pub struct Call<'a> {
     /// Keyword arguments.
     pub kwargs: &'a [(Arc<str>, Arg)],
     value_type: &'a dyn Fn(TensorId) -> ValueType,
+    noted: Option<&'a Noted>,
 }
+
+/// What a call takes for true about sizes, with what is wrong otherwise.
+pub type Noted = RefCell<Vec<(Comparison, Arc<str>)>>;
 
 /// Position of a parameter that can be given by keyword only.
 pub const KEYWORD: usize = usize::MAX;
@@ -75,7 +82,71 @@ impl<'a> Call<'a> {
         kwargs: &'a [(Arc<str>, Arg)],
         value_type: &'a dyn Fn(TensorId) -> ValueType,
     ) -> Call<'a> {
-        Call { op, args, kwargs, value_type }
+        Call { op, args, kwargs, value_type, noted: None }
+    }
+
+    /// The same call, which notes what it takes for true about sizes.
+    pub fn noting(self, noted: &'a Noted) -> Call<'a> {
+        Call { noted: Some(noted), ..self }
+    }
+
+    /// A call that this one consists of. `value_type` is that of this one.
+    pub fn part<'b>(
+        &self,
+        op: &'b str,
+        args: &'b [Arg],
+        kwargs: &'b [(Arc<str>, Arg)],
+        value_type: &'b dyn Fn(TensorId) -> ValueType,
+    ) -> Call<'b>
+    where
+        'a: 'b,
+    {
+        Call { op, args, kwargs, value_type, noted: self.noted }
+    }
+
+    /// Fails where a comparison of sizes is false. Where only the symbols' values tell, the program has to be called
+    /// with such.
+    pub fn require(
+        &self,
+        comparison: Comparison,
+        error: impl FnOnce() -> InferError,
+    ) -> Result<(), InferError> {
+        match (comparison.decided(), self.noted) {
+            (Some(false), _) => Err(error()),
+            (None, Some(noted)) => {
+                noted.borrow_mut().push((comparison, error().to_string().into()));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Call::require`] for `left == right`. Polynomials in symbols that differ are taken for different sizes.
+    pub fn require_equal(
+        &self,
+        left: Size,
+        right: Size,
+        error: impl FnOnce() -> InferError,
+    ) -> Result<(), InferError> {
+        if provably_differ(left, right) {
+            return Err(error());
+        }
+        self.require(Comparison::new(left, Relation::Equal, right), error)
+    }
+
+    /// As [`Call::require`] for `left <= right`.
+    pub fn require_at_most(
+        &self,
+        left: Size,
+        right: Size,
+        error: impl FnOnce() -> InferError,
+    ) -> Result<(), InferError> {
+        self.require(Comparison::new(left, Relation::AtMost, right), error)
+    }
+
+    /// Fails where a size is negative, as [`Call::require`] does.
+    pub fn require_natural(&self, name: &str, size: Size) -> Result<(), InferError> {
+        self.require_at_most(Size::ZERO, size, || self.invalid(name, format!("{size} is negative")))
     }
 
     /// The type of a value of the program.

@@ -8,7 +8,7 @@ use super::eval::{EvalCall, Fault};
 use super::promote::result_type;
 use super::shape::{
     channels_last_strides, check_equal_shapes, check_expands, contiguous_like, is_channels_last,
-    preserved_strides, provably_differ,
+    preserved_strides,
 };
 use super::view::{check_reach, existing_dim, position, slice_range, strided_positions, wrapped_index};
 use super::{InferError, OpDef, Operand, ResultTypes, general, one};
@@ -58,15 +58,19 @@ fn infer_cat(call: &Call) -> Result<ResultTypes, InferError> {
     let mut shape = first.shape.clone();
     let mut channels_last = is_channels_last(first);
     for part in kept {
-        let fits = part.rank() == first.rank()
-            && (0..part.rank()).all(|d| d == dim || !provably_differ(part.shape[d], first.shape[d]));
-        if !fits {
+        let refused = || {
             let message = format!(
                 "shapes {} and {} differ in more than dimension {dim}",
                 super::call::shape_text(&first.shape),
                 super::call::shape_text(&part.shape)
             );
-            return Err(call.invalid("tensors", message));
+            call.invalid("tensors", message)
+        };
+        if part.rank() != first.rank() {
+            return Err(refused());
+        }
+        for d in (0..part.rank()).filter(|d| *d != dim) {
+            call.require_equal(part.shape[d], first.shape[d], refused)?;
         }
         channels_last &= is_channels_last(part);
         shape[dim] += part.shape[dim];
@@ -126,7 +130,7 @@ fn infer_slice_scatter(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim_or(2, "dim", 0, x.rank())?, &x)?;
     let mut part = x.shape.clone();
-    part[dim] = slice_range(call, 3, x.shape[dim])?.length;
+    part[dim] = slice_range(call, 3, dim, x.shape[dim])?.length;
     check_expands(call, "src", &call.tensor_type(1, "src")?.shape, &part)?;
     one(written_type(x))
 }
@@ -162,7 +166,7 @@ fn written(
 fn eval_slice_scatter(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let mut shape = e.tensor(0, "self")?.shape.clone();
     let dim = e.call.dim_or(2, "dim", 0, shape.len())?;
-    let range = slice_range(&e.call, 3, Size::from(shape[dim]))?;
+    let range = slice_range(&e.call, 3, dim, Size::from(shape[dim]))?;
     let (start, step) = (position(range.start)?, position(range.step)?);
     shape[dim] = position(range.length)?;
     written(e, &shape, |index, to| {
@@ -174,7 +178,7 @@ fn eval_slice_scatter(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 fn infer_select_scatter(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim(2, "dim", x.rank())?, &x)?;
-    wrapped_index(call, "index", call.size(3, "index")?, x.shape[dim])?;
+    wrapped_index(call, 3, dim, x.shape[dim])?;
     let mut part = x.shape.clone();
     part.remove(dim);
     check_expands(call, "src", &call.tensor_type(1, "src")?.shape, &part)?;
@@ -185,7 +189,7 @@ fn eval_select_scatter(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let mut shape = e.tensor(0, "self")?.shape.clone();
     let dim = e.call.dim(2, "dim", shape.len())?;
     let extent = Size::from(shape.remove(dim));
-    let at = position(wrapped_index(&e.call, "index", e.call.size(3, "index")?, extent)?)?;
+    let at = position(wrapped_index(&e.call, 3, dim, extent)?)?;
     written(e, &shape, |index, to| {
         to.extend_from_slice(index);
         to.insert(dim, at);

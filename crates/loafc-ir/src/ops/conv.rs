@@ -5,9 +5,7 @@ use super::call::Call;
 use super::elements::each_index;
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
-use super::shape::{
-    channels_last_strides, check_equal_shapes, contiguous_like, is_channels_last, provably_differ,
-};
+use super::shape::{channels_last_strides, check_equal_shapes, contiguous_like, is_channels_last};
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::graph::{Dims, TensorType};
 use crate::interp::tensor::HostTensor;
@@ -69,15 +67,17 @@ impl Numbers {
 fn check(call: &Call, x: &TensorType, weight: &TensorType, n: &Numbers) -> Result<(), InferError> {
     let groups = Size::from(n.groups);
     let expected = if n.transposed { weight.shape[0] } else { weight.shape[1] * groups };
-    if provably_differ(x.shape[1], expected) {
-        let message = format!("{expected} channels were expected, it has {}", x.shape[1]);
-        return Err(call.invalid("input", message));
-    }
+    call.require_equal(x.shape[1], expected, || {
+        call.invalid("input", format!("{expected} channels were expected, it has {}", x.shape[1]))
+    })?;
     // Both channels of a plain convolution, both of a transposed one.
     let divided = [weight.shape[0], x.shape[1]];
-    if divided.iter().any(|c| c.as_const().is_some_and(|c| c % n.groups != 0)) {
-        let message = format!("{} and {} channels don't split into {groups} groups", divided[0], divided[1]);
-        return Err(call.invalid("groups", message));
+    for channels in divided {
+        call.require_equal(channels.modulo(groups), Size::ZERO, || {
+            let message =
+                format!("{} and {} channels don't split into {groups} groups", divided[0], divided[1]);
+            call.invalid("groups", message)
+        })?;
     }
     if x.dtype.is_complex() || !(x.dtype.is_float() || x.dtype.is_int()) {
         return Err(InferError::DType { op: call.op.to_owned(), expected: "real numbers", found: x.dtype });
@@ -105,10 +105,8 @@ fn infer_convolution(call: &Call) -> Result<ResultTypes, InferError> {
     let n = Numbers::new(call, 3, spatial_rank(call, &x, &weight)?)?;
     check(call, &x, &weight, &n)?;
     let shape = output_shape(call, &x, &weight, &n)?;
-    if let Some(bias) = call.opt_tensor(2, "bias")?
-        && (bias.ty.rank() != 1 || provably_differ(bias.ty.shape[0], shape[1]))
-    {
-        return Err(call.invalid("bias", format!("shape [{}] was expected", shape[1])));
+    if let Some(bias) = call.opt_tensor(2, "bias")? {
+        check_equal_shapes(call, "bias", &bias.ty.shape, &shape[1..2])?;
     }
     let mut ty = contiguous_like(&x, x.dtype, shape);
     if is_channels_last(&x) || is_channels_last(&weight) {
@@ -128,10 +126,12 @@ fn output_shape(call: &Call, x: &TensorType, weight: &TensorType, n: &Numbers) -
         } else {
             (x.shape[d + 2] + padding - span).floor_div(stride) + Size::ONE
         };
-        if extent.as_const().is_some_and(|e| e < 0) {
-            let message = format!("dimension {d} is smaller than the kernel");
-            return Err(call.invalid("input", message));
-        }
+        call.require_at_most(Size::ZERO, extent, || {
+            call.invalid(
+                "input",
+                format!("spatial dimension {d} of extent {} is smaller than the kernel", x.shape[d + 2]),
+            )
+        })?;
         shape.push(extent);
     }
     Ok(shape)

@@ -62,9 +62,7 @@ const EYE_M: &str = "n, m, *, dtype, layout, device, pin_memory, requires_grad";
 
 /// A contiguous type of the element type and device that the call names.
 fn made(call: &Call, shape: Dims, default: DType) -> Result<TensorType, InferError> {
-    if let Some(bad) = shape.iter().find(|extent| extent.as_const().is_some_and(|c| c < 0)) {
-        return Err(call.invalid("size", format!("{bad} is negative")));
-    }
+    shape.iter().try_for_each(|extent| call.require_natural("size", *extent))?;
     let mut ty = TensorType::contiguous(call.opt_dtype(KEYWORD, "dtype")?.unwrap_or(default), shape);
     ty.device = call.opt_device()?.unwrap_or_default();
     Ok(ty)
@@ -200,9 +198,9 @@ fn integer_steps(call: &Call, start: Size, end: Size, step: Size) -> Result<Size
         return Err(call.invalid("step", "0 leads nowhere"));
     }
     let (span, step) = if step > 0 { (end - start, step) } else { (start - end, step.saturating_neg()) };
-    if span.as_const().is_some_and(|s| s < 0) {
-        return Err(call.invalid("end", format!("{end} can't be reached from {start} in this direction")));
-    }
+    call.require_at_most(Size::ZERO, span, || {
+        call.invalid("end", format!("{end} can't be reached from {start} in this direction"))
+    })?;
     Ok(span.ceil_div(Size::from(step)))
 }
 

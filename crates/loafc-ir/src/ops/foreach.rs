@@ -116,7 +116,7 @@ impl Foreach {
         let value_type = |id| call.value_type(id);
         let mut types = Vec::new();
         for (args, kwargs) in self.calls(call)? {
-            types.extend(each.infer(&Call::new(self.each, &args, &kwargs, &value_type))?);
+            types.extend(each.infer(&call.part(self.each, &args, &kwargs, &value_type))?);
         }
         Ok(types)
     }

@@ -9,9 +9,10 @@ use super::eval::{EvalCall, Fault};
 use super::pointwise::as_element;
 use super::shape::{
     broadcast, check_equal_shapes, check_expands, contiguous_like, expanded_strides, iterator_strides,
-    preserved_strides, provably_differ,
+    preserved_strides,
 };
 use super::{InferError, OpDef, Operand, ResultTypes, general, one};
+use crate::condition::{Comparison, Relation};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Dims, TensorType, contiguous_strides};
 use crate::interp::scalar;
@@ -78,18 +79,26 @@ pub(super) fn check_index_shape(
     x: &TensorType,
     dim: usize,
 ) -> Result<(), InferError> {
-    let larger = |d: usize| (x.shape[d] - index.shape[d]).as_const().is_some_and(|left| left < 0);
-    // Tensors without dimensions count as one element.
-    let ranks_fit = index.rank().max(1) == x.rank().max(1);
-    if index.numel().is(0) || ranks_fit && (0..index.rank().min(x.rank())).all(|d| d == dim || !larger(d)) {
+    let refused = || {
+        let message = format!(
+            "shape {} does not fit into {} outside of dimension {dim}",
+            shape_text(&index.shape),
+            shape_text(&x.shape)
+        );
+        call.invalid("index", message)
+    };
+    if index.numel().is(0) {
         return Ok(());
     }
-    let message = format!(
-        "shape {} does not fit into {} outside of dimension {dim}",
-        shape_text(&index.shape),
-        shape_text(&x.shape)
-    );
-    Err(call.invalid("index", message))
+    // Tensors without dimensions count as one element.
+    if index.rank().max(1) != x.rank().max(1) {
+        return Err(refused());
+    }
+    for d in (0..index.rank().min(x.rank())).filter(|d| *d != dim) {
+        let fits = Comparison::new(index.shape[d], Relation::AtMost, x.shape[d]);
+        call.require(fits.with_elements(index.numel()), refused)?;
+    }
+    Ok(())
 }
 
 fn infer_gather(call: &Call) -> Result<ResultTypes, InferError> {
@@ -527,18 +536,22 @@ pub(super) fn check_rows(
     }
     // A tensor without dimensions has one row, itself.
     let one_row = x.rank() == 0 || source.rank() == 0;
-    let fits = index.rank() <= 1
-        && if one_row && x.rank() <= 1 && source.rank() <= 1 && call.op == "aten.index_copy.default" {
-            !provably_differ(source.numel(), index.numel())
-        } else {
-            source.rank() == x.rank()
-                && expected.iter().zip(&source.shape).all(|(e, s)| !provably_differ(*e, *s))
-                && (x.rank() > 0 || !provably_differ(index.numel(), Size::ONE))
-        };
-    if fits {
-        return Ok(());
+    let refused = || {
+        let message =
+            format!("shape {} was expected, it has {}", shape_text(&expected), shape_text(&source.shape));
+        call.invalid("source", message)
+    };
+    if index.rank() > 1 {
+        return Err(refused());
     }
-    let message =
-        format!("shape {} was expected, it has {}", shape_text(&expected), shape_text(&source.shape));
-    Err(call.invalid("source", message))
+    if one_row && x.rank() <= 1 && source.rank() <= 1 && call.op == "aten.index_copy.default" {
+        return call.require_equal(source.numel(), index.numel(), refused);
+    }
+    if source.rank() != x.rank() {
+        return Err(refused());
+    }
+    if x.rank() == 0 {
+        return call.require_equal(index.numel(), Size::ONE, refused);
+    }
+    expected.iter().zip(&source.shape).try_for_each(|(e, s)| call.require_equal(*e, *s, refused))
 }

@@ -122,10 +122,9 @@ fn infer_pad(call: &Call) -> Result<ResultTypes, InferError> {
     let mut shape = Dims::new();
     for (extent, (before, behind)) in x.shape.iter().zip(padding(call, x.rank())?) {
         let padded = *extent + before + behind;
-        if padded.as_const().is_some_and(|n| n < 0) {
-            let message = format!("{before} and {behind} leave nothing of the extent {extent}");
-            return Err(call.invalid("pad", message));
-        }
+        call.require_at_most(Size::ZERO, padded, || {
+            call.invalid("pad", format!("{before} and {behind} leave nothing of the extent {extent}"))
+        })?;
         shape.push(padded);
     }
     let strides = suggested_strides(&x, &shape);
@@ -229,9 +228,7 @@ fn infer_repeat(call: &Call) -> Result<ResultTypes, InferError> {
         );
         return Err(call.invalid("repeats", message));
     }
-    if let Some(bad) = repeats.iter().find(|r| r.as_const().is_some_and(|c| c < 0)) {
-        return Err(call.invalid("repeats", format!("{bad} is negative")));
-    }
+    repeats.iter().try_for_each(|times| call.require_natural("repeats", *times))?;
     let added = repeats.len() - x.rank();
     let shape: Dims = repeats
         .iter()

@@ -6,15 +6,16 @@ use super::call::{Call, KEYWORD, shape_text};
 use super::eval::{EvalCall, Fault};
 use super::reduction::stored;
 use super::shape::{
-    broadcast, check_equal_shapes, check_expands, contiguous_like, dense_strides, differ_by_a_constant,
-    preserved_strides, provably_differ,
+    broadcast, check_equal_shapes, check_expands, contiguous_like, dense_strides, preserved_strides,
 };
 use super::{InferError, OpDef, ResultTypes, general, one};
+use crate::condition::{Comparison, Relation};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Dims, TensorType, contiguous_strides};
 use crate::interp::scalar;
 use crate::interp::tensor::HostTensor;
 use crate::nest::BinaryOp;
+use crate::size::Size;
 
 pub(super) const OPS: &[OpDef] = &[
     general("aten.mm.default", "self, mat2", |c| product(c, "mat2", Some(2)), |e| eval_product(e, "mat2")),
@@ -74,14 +75,14 @@ fn product_shape(call: &Call, name: &str, a: &TensorType, b: &TensorType) -> Res
         return Err(call.invalid(name, "both factors need at least one dimension"));
     };
     let other = b.shape[b.rank().saturating_sub(2)];
-    if provably_differ(*inner, other) {
+    call.require_equal(*inner, other, || {
         let message = format!(
             "shapes {} and {} have no product: {inner} differs from {other}",
             shape_text(&a.shape),
             shape_text(&b.shape)
         );
-        return Err(call.invalid(name, message));
-    }
+        call.invalid(name, message)
+    })?;
     let batch = |t: &TensorType| -> Dims { t.shape[..t.rank().saturating_sub(2)].into() };
     let mut shape = broadcast(call, &[&batch(a), &batch(b)])?;
     if a.rank() > 1 {
@@ -106,9 +107,10 @@ fn product(call: &Call, other: &'static str, rank: Option<usize>) -> Result<Resu
     let (a, b) = (call.tensor_type(0, "self")?, call.tensor_type(1, other)?);
     check_rank(call, "self", &a, rank)?;
     check_rank(call, other, &b, rank)?;
-    if rank == Some(3) && provably_differ(a.shape[0], b.shape[0]) {
-        let message = format!("{} matrices were expected, it has {}", a.shape[0], b.shape[0]);
-        return Err(call.invalid(other, message));
+    if rank == Some(3) {
+        call.require_equal(a.shape[0], b.shape[0], || {
+            call.invalid(other, format!("{} matrices were expected, it has {}", a.shape[0], b.shape[0]))
+        })?;
     }
     let shape = product_shape(call, other, &a, &b)?;
     one(contiguous_like(&a, a.dtype, shape))
@@ -204,10 +206,9 @@ fn infer_linear(call: &Call) -> Result<ResultTypes, InferError> {
     let Some((inner, outer)) = x.shape.split_last() else {
         return Err(call.invalid("input", "at least one dimension was expected"));
     };
-    if provably_differ(*inner, weight.shape[1]) {
-        let message = format!("{inner} columns were expected, it has {}", weight.shape[1]);
-        return Err(call.invalid("weight", message));
-    }
+    call.require_equal(*inner, weight.shape[1], || {
+        call.invalid("weight", format!("{inner} columns were expected, it has {}", weight.shape[1]))
+    })?;
     if let Some(bias) = call.opt_tensor(2, "bias")? {
         check_equal_shapes(call, "bias", &bias.ty.shape, &weight.shape[..1])?;
     }
@@ -240,28 +241,38 @@ fn infer_attention(call: &Call) -> Result<ResultTypes, InferError> {
     if call.float_or(3, "dropout_p", 0.0)? != 0.0 {
         return Err(call.invalid("dropout_p", "only 0 is supported"));
     }
-    if differ_by_a_constant(query.shape[3], key.shape[3])
-        || differ_by_a_constant(key.shape[2], value.shape[2])
-    {
-        return Err(call.invalid("key", "its extents don't fit those of `query` and `value`"));
+    // PyTorch traces this operator without comparing these sizes: two symbols may have one value, and what doesn't
+    // fit shows at the call.
+    let equal = |left: Size, right: Size| Comparison::new(left, Relation::Equal, right);
+    let fits = "its extents don't fit those of `query` and `value`";
+    for sizes in [equal(query.shape[3], key.shape[3]), equal(key.shape[2], value.shape[2])] {
+        call.require(sizes, || call.invalid("key", fits))?;
     }
     let (heads, shared) = (query.shape[1], key.shape[1]);
-    let divides = match (heads.as_const(), shared.as_const()) {
-        (Some(heads), Some(shared)) => shared > 0 && heads % shared == 0,
-        _ => !differ_by_a_constant(heads, shared),
-    };
-    let batches_fit = !differ_by_a_constant(query.shape[0], key.shape[0])
-        && !differ_by_a_constant(query.shape[0], value.shape[0]);
-    if !divides || !batches_fit || differ_by_a_constant(shared, value.shape[1]) {
-        return Err(call.invalid("key", "its batch or heads don't fit those of `query` and `value`"));
+    let fits = "its batch or heads don't fit those of `query` and `value`";
+    if shared.is(0) {
+        return Err(call.invalid("key", fits));
+    }
+    for sizes in [
+        equal(heads.modulo(shared), Size::ZERO),
+        equal(query.shape[0], key.shape[0]),
+        equal(query.shape[0], value.shape[0]),
+        equal(shared, value.shape[1]),
+    ] {
+        call.require(sizes, || call.invalid("key", fits))?;
     }
     let shape: Dims = SmallVec::from_slice(&[query.shape[0], query.shape[1], query.shape[2], value.shape[3]]);
     if let Some(mask) = call.opt_tensor(KEYWORD, "attn_mask")? {
         let scores = [shape[0], shape[1], shape[2], key.shape[2]];
-        let extents = mask.ty.shape.iter().rev().zip(scores.iter().rev());
-        if mask.ty.rank() > 4 || extents.into_iter().any(|(m, s)| !m.is(1) && differ_by_a_constant(*m, *s)) {
+        let refused = || {
             let (from, to) = (shape_text(&mask.ty.shape), shape_text(&scores));
-            return Err(call.invalid("attn_mask", format!("shape {from} does not expand to {to}")));
+            call.invalid("attn_mask", format!("shape {from} does not expand to {to}"))
+        };
+        if mask.ty.rank() > 4 {
+            return Err(refused());
+        }
+        for (m, s) in mask.ty.shape.iter().rev().zip(scores.iter().rev()).filter(|(m, _)| !m.is(1)) {
+            call.require(equal(*m, *s), refused)?;
         }
     }
     let strides = match shape == query.shape {

@@ -4,9 +4,7 @@
 use super::call::Call;
 use super::eval::{EvalCall, Fault};
 use super::reduction::{moments, stored};
-use super::shape::{
-    check_equal_shapes, contiguous_like, preserved_strides, provably_differ, suggested_strides,
-};
+use super::shape::{check_equal_shapes, contiguous_like, preserved_strides, suggested_strides};
 use super::{InferError, OpDef, ResultTypes, general, one};
 use crate::dtype::DType;
 use crate::graph::TensorType;
@@ -272,14 +270,15 @@ fn infer_group_norm(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "input")?;
     floats_only(call, x.dtype)?;
     let (batch, channels, groups) = (call.size(3, "N")?, call.size(4, "C")?, call.int(6, "group")?);
-    if groups < 1 || channels.as_const().is_some_and(|c| c % groups != 0) {
-        let message = format!("{channels} channels don't split into {groups} groups");
-        return Err(call.invalid("group", message));
+    let refused = || call.invalid("group", format!("{channels} channels don't split into {groups} groups"));
+    if groups < 1 {
+        return Err(refused());
     }
+    call.require_equal(channels.modulo(Size::from(groups)), Size::ZERO, refused)?;
     call.scalar(7, "eps")?;
-    if provably_differ(batch * channels * call.size(5, "HxW")?, x.numel()) {
-        return Err(call.invalid("input", "it must have N*C*HxW elements"));
-    }
+    call.require_equal(batch * channels * call.size(5, "HxW")?, x.numel(), || {
+        call.invalid("input", "it must have N*C*HxW elements")
+    })?;
     check_parameters(call, channels)?;
     let result = TensorType { strides: suggested_strides(&x, &x.shape), ..x.clone() };
     let per_group = contiguous_like(&x, x.dtype, [batch, Size::from(groups)]);

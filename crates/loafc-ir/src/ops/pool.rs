@@ -116,13 +116,11 @@ impl Windows {
         let round = if self.ceil_mode { self.stride[d] - 1 } else { 0 };
         let stride = Size::from(self.stride[d]);
         let count = (extent + Size::from(2 * self.padding[d] - span + round)).floor_div(stride) + Size::ONE;
-        match (count.as_const(), extent.as_const()) {
-            // The last window must start inside of the input or its padding in front.
-            (Some(c), Some(n)) if self.ceil_mode && (c - 1) * self.stride[d] >= n + self.padding[d] => {
-                Size::from(c - 1)
-            }
-            _ => count,
+        if !self.ceil_mode {
+            return count;
         }
+        // The last window must start inside of the input or its padding in front.
+        count.min((extent + Size::from(self.padding[d])).ceil_div(stride))
     }
 
     /// First position of a window, which may lie in the padding.
@@ -159,9 +157,9 @@ pub enum Dilated {
 fn with_plane(call: &Call, x: &TensorType, rows: Size, columns: Size) -> Result<TensorType, InferError> {
     let mut shape: Dims = x.shape.clone();
     for (d, extent) in [(x.rank() - 2, rows), (x.rank() - 1, columns)] {
-        if extent.as_const().is_some_and(|e| e < 1) {
-            return Err(call.invalid("self", format!("dimension {d} is smaller than a window")));
-        }
+        call.require_at_most(Size::ONE, extent, || {
+            call.invalid("self", format!("dimension {d} of extent {} is smaller than a window", x.shape[d]))
+        })?;
         shape[d] = extent;
     }
     let strides = suggested_strides(x, &shape);

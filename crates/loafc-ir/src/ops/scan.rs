@@ -203,9 +203,10 @@ fn infer_topk(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let (k, dim) = (call.size(1, "k")?, call.dim_or(2, "dim", -1, x.rank())?);
     let extent = x.shape.get(dim).copied().unwrap_or(Size::ONE);
-    let outside = |size: Size| size.as_const().is_some_and(|s| s < 0);
-    if outside(k) || outside(extent - k) {
-        return Err(call.invalid("k", format!("{k} is out of range for an extent of {extent}")));
+    for (low, high) in [(Size::ZERO, k), (k, extent)] {
+        call.require_at_most(low, high, || {
+            call.invalid("k", format!("{k} is out of range for dimension {dim} of extent {extent}"))
+        })?;
     }
     let mut chosen = x;
     if let Some(extent) = chosen.shape.get_mut(dim) {

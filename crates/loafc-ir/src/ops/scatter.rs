@@ -3,13 +3,14 @@
 
 use smallvec::SmallVec;
 
-use super::call::{Call, KEYWORD};
+use super::call::{Call, KEYWORD, shape_text};
 use super::elements::each_index;
 use super::eval::{EvalCall, Fault};
 use super::indexing::{added, check_index_shape, check_rows, in_range, index_type};
 use super::pointwise::as_element;
 use super::shape::{contiguous_like, preserved_strides};
 use super::{InferError, OpDef, ResultTypes, general, one};
+use crate::condition::{Comparison, Relation};
 use crate::dtype::{DType, Scalar};
 use crate::graph::TensorType;
 use crate::interp::scalar;
@@ -79,9 +80,19 @@ fn infer_scatter(call: &Call) -> Result<ResultTypes, InferError> {
         let message = format!("{} was expected, as in `self`, not {}", x.dtype, source.dtype);
         return Err(call.invalid("src", message));
     }
-    let larger = |d: usize| (source.shape[d] - index.shape[d]).as_const().is_some_and(|left| left < 0);
-    if source.rank().max(1) != index.rank().max(1) || (0..index.rank().min(source.rank())).any(larger) {
-        return Err(call.invalid("src", "it has fewer elements than `index` in some dimension"));
+    let refused = || {
+        let (source, index) = (shape_text(&source.shape), shape_text(&index.shape));
+        call.invalid(
+            "src",
+            format!("shape {source} has fewer elements than that of `index`, {index}, in some dimension"),
+        )
+    };
+    if source.rank().max(1) != index.rank().max(1) {
+        return Err(refused());
+    }
+    for (wanted, there) in index.shape.iter().zip(&source.shape) {
+        let fits = Comparison::new(*wanted, Relation::AtMost, *there);
+        call.require(fits.with_elements(index.numel()), refused)?;
     }
     one(contiguous_like(&x, x.dtype, x.shape.iter().copied()))
 }

@@ -22,12 +22,6 @@ pub fn provably_differ(a: Size, b: Size) -> bool {
     }
 }
 
-/// Whether two sizes differ by the same number whatever values symbols have. For operators that PyTorch traces without
-/// comparing these sizes: two symbols may then have one value, and the operator itself finds out at the call.
-pub fn differ_by_a_constant(a: Size, b: Size) -> bool {
-    (a - b).as_const().is_some_and(|difference| difference != 0)
-}
-
 /// The shape that these broadcast to.
 pub fn broadcast(call: &Call, shapes: &[&[Size]]) -> Result<Dims, InferError> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
@@ -37,14 +31,14 @@ pub fn broadcast(call: &Call, shapes: &[&[Size]]) -> Result<Dims, InferError> {
             let merged = &mut result[rank - 1 - from_right];
             if merged.is(1) {
                 *merged = *extent;
-            } else if !extent.is(1) && merged != extent && provably_differ(*merged, *extent) {
-                return Err(InferError::Broadcast {
+            } else if !extent.is(1) && merged != extent {
+                call.require_equal(*merged, *extent, || InferError::Broadcast {
                     op: call.op.to_owned(),
                     shapes: shapes.iter().map(|s| shape_text(s)).collect(),
                     dim: from_right + 1,
                     left: *merged,
                     right: *extent,
-                });
+                })?;
             }
         }
     }
@@ -53,12 +47,13 @@ pub fn broadcast(call: &Call, shapes: &[&[Size]]) -> Result<Dims, InferError> {
 
 /// Fails unless `from` broadcasts to `to`.
 pub fn check_expands(call: &Call, name: &str, from: &[Size], to: &[Size]) -> Result<(), InferError> {
-    let fits = from.len() <= to.len()
-        && from.iter().rev().zip(to.iter().rev()).all(|(f, t)| f.is(1) || !provably_differ(*f, *t));
-    if fits {
-        return Ok(());
+    let refused =
+        || call.invalid(name, format!("shape {} does not expand to {}", shape_text(from), shape_text(to)));
+    if from.len() > to.len() {
+        return Err(refused());
     }
-    Err(call.invalid(name, format!("shape {} does not expand to {}", shape_text(from), shape_text(to))))
+    let mut pairs = from.iter().rev().zip(to.iter().rev()).filter(|(f, _)| !f.is(1));
+    pairs.try_for_each(|(f, t)| call.require_equal(*f, *t, refused))
 }
 
 /// Fails unless the shapes are equal.
@@ -68,13 +63,14 @@ pub fn check_equal_shapes(
     found: &[Size],
     expected: &[Size],
 ) -> Result<(), InferError> {
-    let equal =
-        found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| !provably_differ(*f, *e));
-    if equal {
-        return Ok(());
+    let refused = || {
+        let message = format!("shape {} was expected, it has {}", shape_text(expected), shape_text(found));
+        call.invalid(name, message)
+    };
+    if found.len() != expected.len() {
+        return Err(refused());
     }
-    Err(call
-        .invalid(name, format!("shape {} was expected, it has {}", shape_text(expected), shape_text(found))))
+    found.iter().zip(expected).try_for_each(|(f, e)| call.require_equal(*f, *e, refused))
 }
 
 /// A comparison that also works on symbolic strides, by their hints.

@@ -1,13 +1,16 @@
 //! Operators that show a tensor's elements in another shape or order without moving them. In the interpreter a
 //! view is a copy: each is defined by where an element of the result comes from.
 
+use std::fmt::Display;
+
 use smallvec::SmallVec;
 
 use super::call::{Call, TensorArg, shape_text};
 use super::elements::row_major;
 use super::eval::{EvalCall, Fault, extents, memory_of};
-use super::shape::{check_expands, contiguous_like, expanded_strides, provably_differ, view_strides};
+use super::shape::{check_expands, contiguous_like, expanded_strides, view_strides};
 use super::{InferError, OpDef, ResultTypes, general, one};
+use crate::condition::{Comparison, Relation};
 use crate::graph::{Dims, TensorType, constant_span};
 use crate::interp::scalar;
 use crate::interp::tensor::HostTensor;
@@ -95,7 +98,8 @@ pub fn resolve_shape(call: &Call, name: &str, numel: Size, mut shape: Dims) -> R
     }
     let known: Size = shape.iter().filter(|extent| !extent.is(-1)).copied().product();
     let Some(at) = at else {
-        return if provably_differ(known, numel) { Err(refused(&shape)) } else { Ok(shape) };
+        call.require_equal(known, numel, || refused(&shape))?;
+        return Ok(shape);
     };
     if known.is(0) {
         return Err(call.invalid(name, "-1 is ambiguous beside an extent of 0"));
@@ -103,8 +107,12 @@ pub fn resolve_shape(call: &Call, name: &str, numel: Size, mut shape: Dims) -> R
     shape[at] = match (numel.div_exact(known), numel.as_const(), known.as_const()) {
         (Some(exact), ..) => exact,
         (None, Some(_), Some(_)) => return Err(refused(&shape)),
-        // A guard of the front end promises that it divides.
-        _ => numel.floor_div(known),
+        _ => {
+            let quotient = numel.floor_div(known);
+            let divides = Comparison::new(quotient * known, Relation::Equal, numel);
+            call.require(divides, || refused(&shape))?;
+            quotient
+        }
     };
     Ok(shape)
 }
@@ -285,10 +293,10 @@ pub struct SliceRange {
     pub length: Size,
 }
 
-/// Reads the arguments `start`, `end` and `step` of a slice, which stand from this position on. Bounds are
-/// clamped as PyTorch does where they are constant; symbolic ones are taken to lie inside of the dimension, which
-/// front ends guard.
-pub fn slice_range(call: &Call, position: usize, extent: Size) -> Result<SliceRange, InferError> {
+/// Reads the arguments `start`, `end` and `step` of a slice of dimension `dim`, which stand from this position on.
+/// Bounds are clamped as PyTorch does where they are constant; symbolic ones have to lie inside of the dimension,
+/// in order.
+pub fn slice_range(call: &Call, position: usize, dim: usize, extent: Size) -> Result<SliceRange, InferError> {
     let bound = |given: Size| match (given.as_const(), extent.as_const()) {
         (Some(g), Some(n)) => Size::from(if g < 0 { g.saturating_add(n) } else { g }.clamp(0, n)),
         // Python's way to say "to the end".
@@ -299,12 +307,23 @@ pub fn slice_range(call: &Call, position: usize, extent: Size) -> Result<SliceRa
     let start = bound(call.size_or(position, "start", Size::ZERO)?);
     let end = bound(call.size_or(position + 1, "end", extent)?);
     let step = call.size_or(position + 2, "step", Size::ONE)?;
-    if step.as_const().is_some_and(|s| s < 1) {
-        return Err(call.invalid("step", format!("{step} is not positive")));
-    }
+    require_positive(call, "step", step)?;
     let span = end - start;
-    let span = if span.as_const().is_some_and(|s| s < 0) { Size::ZERO } else { span };
+    if span.as_const().is_some_and(|s| s < 0) {
+        return Ok(SliceRange { start, step, length: Size::ZERO });
+    }
+    for (name, low, high) in [("start", Size::ZERO, start), ("end", start, end), ("end", end, extent)] {
+        call.require_at_most(low, high, || {
+            let message =
+                format!("positions from {start} to {end} are no part of dimension {dim} of extent {extent}");
+            call.invalid(name, message)
+        })?;
+    }
     Ok(SliceRange { start, step, length: span.ceil_div(step) })
+}
+
+fn require_positive(call: &Call, name: &str, size: Size) -> Result<(), InferError> {
+    call.require_at_most(Size::ONE, size, || call.invalid(name, format!("{size} is not positive")))
 }
 
 fn sliced(x: &TensorType, dim: usize, length: Size, step: Size) -> TensorType {
@@ -324,7 +343,7 @@ fn sliced(x: &TensorType, dim: usize, length: Size, step: Size) -> TensorType {
 fn infer_slice(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim_or(1, "dim", 0, x.rank())?, &x)?;
-    let range = slice_range(call, 2, x.shape[dim])?;
+    let range = slice_range(call, 2, dim, x.shape[dim])?;
     one(sliced(&x, dim, range.length, range.step))
 }
 
@@ -336,7 +355,7 @@ pub(super) fn position(size: Size) -> Result<usize, Fault> {
 fn eval_slice(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let x = e.tensor(0, "self")?;
     let dim = e.call.dim_or(1, "dim", 0, x.shape.len())?;
-    let range = slice_range(&e.call, 2, Size::from(x.shape[dim]))?;
+    let range = slice_range(&e.call, 2, dim, Size::from(x.shape[dim]))?;
     let (start, step) = (position(range.start)?, position(range.step)?);
     moved(e, |index, from| {
         from.extend_from_slice(index);
@@ -344,29 +363,35 @@ fn eval_slice(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     })
 }
 
-/// A position in a dimension, counted from its end where it is negative.
-pub fn wrapped_index(call: &Call, name: &str, index: Size, extent: Size) -> Result<Size, InferError> {
-    match (index.as_const(), extent.as_const()) {
-        (Some(i), Some(n)) if !(-n..n).contains(&i) => {
-            Err(call.invalid(name, format!("{i} is out of range for an extent of {n}")))
-        }
-        (Some(i), _) if i < 0 => Ok(index + extent),
-        _ => Ok(index),
-    }
+/// The argument `index`, a position in dimension `dim`; counted from its end where it is a negative constant.
+pub fn wrapped_index(call: &Call, position: usize, dim: usize, extent: Size) -> Result<Size, InferError> {
+    let given = call.size(position, "index")?;
+    let index = if given.as_const().is_some_and(|i| i < 0) { given + extent } else { given };
+    let outside =
+        || call.invalid("index", format!("{given} is out of range for dimension {dim} of extent {extent}"));
+    call.require_at_most(Size::ZERO, index, outside)?;
+    call.require(Comparison::new(index, Relation::Less, extent), outside)?;
+    Ok(index)
 }
 
 fn infer_narrow(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim(1, "dim", x.rank())?, &x)?;
-    let (start, length) = narrow_range(call, x.shape[dim])?;
-    if start.as_const().is_some_and(|s| s < 0) {
-        let message = format!("{start} lies before the first of {} positions", x.shape[dim]);
-        return Err(call.invalid("start", message));
-    }
-    let left = x.shape[dim] - start - length;
-    if length.as_const().is_some_and(|l| l < 0) || left.as_const().is_some_and(|l| l < 0) {
-        let message = format!("{length} positions from {start} on leave the extent of {}", x.shape[dim]);
-        return Err(call.invalid("length", message));
+    let extent = x.shape[dim];
+    let (start, length) = narrow_range(call, extent)?;
+    call.require_at_most(Size::ZERO, start, || {
+        call.invalid(
+            "start",
+            format!("{start} lies before the first of {extent} positions of dimension {dim}"),
+        )
+    })?;
+    for (low, high) in [(Size::ZERO, length), (start + length, extent)] {
+        call.require_at_most(low, high, || {
+            let message = format!(
+                "{length} positions from {start} on are no part of dimension {dim} of extent {extent}"
+            );
+            call.invalid("length", message)
+        })?;
     }
     one(sliced(&x, dim, length, Size::ONE))
 }
@@ -390,7 +415,7 @@ fn eval_narrow(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 fn infer_select(call: &Call) -> Result<ResultTypes, InferError> {
     let mut x = call.tensor_type(0, "self")?;
     let dim = existing_dim(call, call.dim(1, "dim", x.rank())?, &x)?;
-    wrapped_index(call, "index", call.size(2, "index")?, x.shape[dim])?;
+    wrapped_index(call, 2, dim, x.shape[dim])?;
     x.shape.remove(dim);
     x.strides.remove(dim);
     one(x)
@@ -399,7 +424,7 @@ fn infer_select(call: &Call) -> Result<ResultTypes, InferError> {
 fn eval_select(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
     let x = e.tensor(0, "self")?;
     let dim = e.call.dim(1, "dim", x.shape.len())?;
-    let at = wrapped_index(&e.call, "index", e.call.size(2, "index")?, Size::from(x.shape[dim]))?;
+    let at = wrapped_index(&e.call, 2, dim, Size::from(x.shape[dim]))?;
     let at = position(at)?;
     moved(e, |index, from| {
         from.extend_from_slice(&index[..dim]);
@@ -440,31 +465,42 @@ fn infer_as_strided(call: &Call) -> Result<ResultTypes, InferError> {
     one(TensorType { shape, strides, ..x })
 }
 
-/// Fails where a view by strides leaves the memory of its operand, as far as constants tell.
+/// Fails where a view by strides leaves the memory of its operand.
 pub(super) fn check_reach(
     call: &Call,
     x: &TensorType,
     (shape, strides): (&[Size], &[Size]),
     offset: Size,
 ) -> Result<(), InferError> {
-    let negative = |size: &Size| size.as_const().is_some_and(|s| s < 0);
     for (name, sizes) in [("size", shape), ("stride", strides), ("storage_offset", &[offset])] {
-        if let Some(bad) = sizes.iter().find(|size| negative(size)) {
-            return Err(call.invalid(name, format!("{bad} is negative")));
-        }
+        sizes.iter().try_for_each(|size| call.require_natural(name, *size))?;
     }
+    let refused = |reach: &dyn Display, memory: &dyn Display| {
+        let message = format!(
+            "the view reaches over {reach} elements of memory, but its operand has {memory} elements"
+        );
+        call.invalid("self", message)
+    };
     let (Some(span), Some(offset), Some(memory)) =
         (constant_span(shape, strides), offset.as_const(), x.span())
     else {
-        return Ok(());
+        let (reach, memory) = (span(shape, strides) + offset, span(&x.shape, &x.strides));
+        let inside = Comparison::new(reach, Relation::AtMost, memory);
+        return call
+            .require(inside.with_elements(shape.iter().copied().product()), || refused(&reach, &memory));
     };
+    // Larger numbers than sizes hold are out of any memory.
     let reach = span.saturating_add(i128::from(offset));
     if span == 0 || reach <= memory {
         return Ok(());
     }
-    let message =
-        format!("the view reaches over {reach} elements of memory, but its operand has {memory} elements");
-    Err(call.invalid("self", message))
+    Err(refused(&reach, &memory))
+}
+
+/// Elements of memory from the first to the last that these extents and strides reach, if there are any.
+fn span(shape: &[Size], strides: &[Size]) -> Size {
+    shape.iter().zip(strides).map(|(extent, stride)| (*extent - Size::ONE) * *stride).sum::<Size>()
+        + Size::ONE
 }
 
 /// The position in memory of each element that `as_strided` shows, in row-major order.
@@ -545,19 +581,15 @@ fn infer_unfold(call: &Call) -> Result<ResultTypes, InferError> {
     let mut x = call.tensor_type(0, "self")?;
     let dim = call.dim(1, "dimension", x.rank())?;
     let (size, step) = (call.size(2, "size")?, call.size(3, "step")?);
-    if step.as_const().is_some_and(|s| s < 1) {
-        return Err(call.invalid("step", format!("{step} is not positive")));
-    }
-    if size.as_const().is_some_and(|s| s < 0) {
-        return Err(call.invalid("size", format!("{size} is negative")));
-    }
+    require_positive(call, "step", step)?;
+    call.require_natural("size", size)?;
     let (extent, stride) = match x.shape.get(dim) {
         Some(extent) => (*extent, x.strides[dim]),
         None => (Size::ONE, Size::ONE),
     };
-    if (extent - size).as_const().is_some_and(|left| left < 0) {
-        return Err(call.invalid("size", format!("{size} is larger than the extent {extent}")));
-    }
+    call.require_at_most(size, extent, || {
+        call.invalid("size", format!("{size} is larger than the extent {extent} of dimension {dim}"))
+    })?;
     if dim < x.rank() {
         x.shape[dim] = (extent - size).floor_div(step) + Size::ONE;
         x.strides[dim] = stride * step;
@@ -649,14 +681,15 @@ fn infer_split_sizes(call: &Call) -> Result<ResultTypes, InferError> {
     let dim = existing_dim(call, call.dim_or(2, "dim", 0, x.rank())?, &x)?;
     let name = if call.op == "aten.split.sizes" { "split_size" } else { "split_sizes" };
     let lengths = call.sizes(1, name)?;
-    if let Some(bad) = lengths.iter().find(|l| l.as_const().is_some_and(|l| l < 0)) {
-        return Err(call.invalid(name, format!("{bad} is negative")));
-    }
-    let total: Size = lengths.iter().copied().sum();
-    if provably_differ(total, x.shape[dim]) {
-        let message = format!("{} add up to {total}, not to {}", shape_text(&lengths), x.shape[dim]);
-        return Err(call.invalid(name, message));
-    }
+    lengths.iter().try_for_each(|length| call.require_natural(name, *length))?;
+    let (total, extent): (Size, Size) = (lengths.iter().copied().sum(), x.shape[dim]);
+    call.require_equal(total, extent, || {
+        let message = format!(
+            "{} add up to {total}, not to the extent {extent} of dimension {dim}",
+            shape_text(&lengths)
+        );
+        call.invalid(name, message)
+    })?;
     Ok(pieces(&x, dim, lengths.into_iter()))
 }
 

@@ -214,6 +214,9 @@ impl fmt::Display for NestProgram {
         for (k, buffer) in self.buffers.iter().enumerate() {
             writeln!(f, "  b{k} {buffer}")?;
         }
+        for condition in &self.conditions {
+            writeln!(f, "  require {}", condition.comparison)?;
+        }
         for step in &self.steps {
             match step {
                 Step::Nest(nest) => nest.write(f, 2)?,

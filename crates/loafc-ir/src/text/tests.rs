@@ -452,7 +452,7 @@ fn types_that_no_tensor_can_have_are_errors() {
     check_error(
         "graph @g(%x: f32[4]) { %y = aten.narrow.default(%x, 0, -100, 3) return %y }",
         expect![
-            "test.loaf:1:29: argument `start` of `aten.narrow.default`: -96 lies before the first of 4 positions"
+            "test.loaf:1:29: argument `start` of `aten.narrow.default`: -96 lies before the first of 4 positions of dimension 0"
         ],
     );
 }
@@ -607,6 +607,7 @@ fn nest_programs_print_every_operation() {
         outputs: vec![Output::Tensor(view), Output::Input(0), Output::Size(Size::symbol("n")), Output::None],
         inputs: Vec::new(),
         hints: SymbolValues::new(),
+        conditions: Vec::new(),
     };
     expect![[r#"
         program @p {

@@ -130,6 +130,7 @@ fn program() -> NestProgram {
         outputs: vec![Output::Tensor(view(2, &[2, 2])), Output::Input(0)],
         inputs: vec![Input::Tensor(TensorId(0))],
         hints: SymbolValues::new(),
+        conditions: Vec::new(),
     }
 }
 

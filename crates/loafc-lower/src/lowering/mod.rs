@@ -1,6 +1,7 @@
 //! The state of a lowering and its steps: one call of the program after the other, then the outputs. What the
 //! operators' lowerings share, such as making, viewing and storing lazy tensors, is in the modules below.
 
+mod conditions;
 mod externs;
 mod memory;
 mod outputs;
@@ -8,8 +9,10 @@ mod values;
 mod views;
 mod writes;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use loafc_ir::condition::Conditions;
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::graph::{Arg, Device, Dims, Graph, Input, Node, TensorId, TensorType};
 use loafc_ir::index::Index;
@@ -43,6 +46,7 @@ pub fn lower(graph: &Graph, options: &LowerOptions) -> Result<NestProgram, Lower
         }
     }
     lowering.outputs()?;
+    lowering.program.conditions = lowering.conditions.into_vec();
     Ok(lowering.program)
 }
 
@@ -93,6 +97,8 @@ pub(crate) struct Lowering<'g> {
     values: Vec<Option<ExprId>>,
     /// Values whose expressions may read a buffer, for when it is written to.
     readers: FxHashMap<BufferId, Vec<TensorId>>,
+    /// What must hold for the sizes of a call of the program.
+    conditions: Conditions,
     /// Position of the call that is being lowered.
     current: usize,
     /// Position of the result that counts as its first: calls on lists of tensors are lowered part by part.
@@ -116,6 +122,7 @@ impl<'g> Lowering<'g> {
             },
             values: vec![None; graph.values.len()],
             readers: FxHashMap::default(),
+            conditions: Conditions::new(conditions::extents(graph)),
             current: 0,
             first_result: 0,
             device: Device::Cpu,
@@ -153,11 +160,14 @@ impl<'g> Lowering<'g> {
         self.device = self.result_types(node).next().map_or(self.device, |ty| ty.device);
         let graph = self.graph;
         let value_type = |id: TensorId| graph.value(id).ty.clone();
-        let call = Call::new(&node.op, &node.args, &node.kwargs, &value_type);
+        let noted = RefCell::default();
+        let call = Call::new(&node.op, &node.args, &node.kwargs, &value_type).noting(&noted);
+        self.require_types(node, &call, &noted);
         let lowered = match table::find(&node.op) {
             Some(entry) if self.has_kernels(node) => (entry.lower)(self, &call),
             _ => Err(Refusal::Extern),
         };
+        self.require_noted(node, noted.take());
         match lowered {
             Ok(results) => self.bind_results(node, &results),
             Err(Refusal::Extern) => self.extern_call(node),
@@ -265,6 +275,8 @@ impl<'g> Lowering<'g> {
                     origin: node.origin.clone(),
                 });
             }
+            let made = made.shape.clone();
+            self.require_shape(node, *id, &made, &ty.shape);
             self.bind(*id, *expr, ty);
         }
         if results.len() < node.results.len()

@@ -123,7 +123,7 @@ fn parts(cx: &mut Cx, c: &Call, single: &str, lower: table::LowerFn) -> Lowered 
             .collect::<Option<Vec<(Arc<str>, Arg)>>>()
             .ok_or(Refusal::Extern)?;
         let value_type = |id| c.value_type(id);
-        let call = Call::new(single, &args, &kwargs, &value_type);
+        let call = c.part(single, &args, &kwargs, &value_type);
         let made = cx.part(k, lower, &call)?;
         results.extend(made.into_iter().take(1));
     }

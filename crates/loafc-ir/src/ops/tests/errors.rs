@@ -130,7 +130,7 @@ fn dimensions_must_exist_and_differ() {
         "aten.select.int",
         &[value(0), int(1), int(3)],
         &types,
-        expect!["argument `index` of `aten.select.int`: 3 is out of range for an extent of 3"],
+        expect!["argument `index` of `aten.select.int`: 3 is out of range for dimension 1 of extent 3"],
     );
 }
 
