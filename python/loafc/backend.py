@@ -30,6 +30,8 @@ from .storages import Storage, expose_storages
 # TorchInductor's modes choose among its own settings; loafc has one setting for all of them.
 _MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
+_FOLDERS = ("cache_dir", "debug_dir")
+
 _graph_numbers = itertools.count()
 _number_lock = threading.Lock()
 
@@ -126,10 +128,12 @@ def _warn_of_unknown_variables() -> None:
 def _option_text(name: str, value: Any) -> str:
     if value is None:
         return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    elif name.replace("-", "_") in _FOLDERS and not isinstance(value, str):
+        raise OptionError(f"option `{name}` is a folder: a string or a path, not {value!r}")
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, (int, float, str)):
         return str(value)
     raise OptionError(f"option `{name}` can't be {value!r}: options are numbers, truth values, strings and paths")

@@ -48,6 +48,9 @@ fn read_files(graph: &Graph, arguments: &Inputs) -> Outcome<BTreeMap<String, Ten
                 "--input {text}: the program has no tensor input `{name}`; it has {known:?}"
             ));
         };
+        if files.contains_key(name) {
+            return fail(format!("--input {text}: input `{name}` is given twice"));
+        }
         let file = while_doing(path, File::open(path))?;
         let tensor = while_doing(path, npy::read(BufReader::new(file)))?;
         let tensor = while_doing(path, npy::reinterpret(&tensor, ty.dtype))?;
@@ -82,6 +85,9 @@ fn sizes(graph: &Graph, arguments: &Inputs, files: &BTreeMap<String, Tensor>) ->
         let (name, value) = pair("--size", text, "SYMBOL=N")?;
         if known.iter().all(|k| **k != *name) {
             return fail(format!("--size {text}: the program has no size symbol `{name}`"));
+        }
+        if values.0.contains_key(name) {
+            return fail(format!("--size {text}: size symbol `{name}` is given twice"));
         }
         match value.parse::<i64>() {
             Ok(value) if value >= 0 => values.set(name, value),

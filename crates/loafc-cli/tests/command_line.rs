@@ -159,6 +159,11 @@ fn wrong_options_inputs_and_sizes_are_named() {
     assert!(fails(&["run", "-", "--size", "n=-3"], program).contains("`-3` is not a whole number"));
     assert!(fails(&["run", "-", "--input", "q=x.npy"], program).contains("no tensor input `q`"));
     assert!(fails(&["run", "-", "--input", "x=nosuch.npy"], program).contains("nosuch.npy: No such file"));
+    assert!(fails(&["run", "-", "-s", "n=3", "-s", "n=4"], program).contains("`n` is given twice"));
+    let out = folder("given_twice");
+    succeeds(&["run", "-", "--size", "n=3", "--out", out.to_str().unwrap()], PROGRAM);
+    let input = format!("x={}", out.join("out0.npy").display());
+    assert!(fails(&["run", "-", "-i", &input, "-i", &input], program).contains("`x` is given twice"));
     let text = folder("not_npy").join("x.npy");
     std::fs::write(&text, "this is no array at all").unwrap();
     let input = format!("x={}", text.display());

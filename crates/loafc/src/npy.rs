@@ -25,7 +25,19 @@ pub enum NpyError {
         "the array has elements of type `{0}`; known are f2, f4, f8, i1, i2, i4, i8, u1, u2, u4, u8, b1, c8, c16, little-endian"
     )]
     DType(String),
-    /// The array does not fit its file or the memory.
+    /// More or fewer bytes than the array has.
+    #[error("the header says {dtype}{shape:?}, which takes {expected} bytes, but {got} bytes follow it")]
+    Length {
+        /// Element type.
+        dtype: DType,
+        /// The shape.
+        shape: Vec<usize>,
+        /// Bytes of the array.
+        expected: usize,
+        /// Bytes that are there.
+        got: usize,
+    },
+    /// The array does not fit the memory.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
@@ -88,6 +100,12 @@ pub fn read(mut from: impl Read) -> Result<Tensor, NpyError> {
     let column_major = field(&header, "fortran_order")?.starts_with("True");
     let mut data = Vec::new();
     from.read_to_end(&mut data)?;
+    let elements = shape.iter().try_fold(1usize, |count, extent| count.checked_mul(*extent));
+    if let Some(expected) = elements.and_then(|count| count.checked_mul(dtype.bytes()))
+        && expected != data.len()
+    {
+        return Err(NpyError::Length { dtype, shape, expected, got: data.len() });
+    }
     if !column_major {
         return Ok(Tensor::from_bytes(dtype, &shape, &data)?);
     }
@@ -211,7 +229,9 @@ mod tests {
         assert!(message(b"hello").contains("too short"));
         assert!(message(b"hello, world").contains("does not begin"));
         assert!(message(&good[..40]).contains("cut off"));
-        assert!(message(&good[..good.len() - 4]).contains("has 2 elements, got 1"));
+        assert!(message(&good[..good.len() - 3]).contains("f32[2], which takes 8 bytes, but 5 bytes follow"));
+        let longer = [&good[..], &[0]].concat();
+        assert!(message(&longer).contains("f32[2], which takes 8 bytes, but 9 bytes follow"));
         for other in [">f4", "é4"] {
             let mut bytes = good.clone();
             let at = bytes.windows(3).position(|w| w == b"<f4").unwrap();

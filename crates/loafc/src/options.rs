@@ -191,7 +191,16 @@ fn vector_width(text: &str) -> Option<Option<u32>> {
 }
 
 fn folder(text: &str) -> Option<Option<PathBuf>> {
-    Some((!text.is_empty() && !text.eq_ignore_ascii_case("none")).then(|| PathBuf::from(text)))
+    Some((!text.is_empty() && !text.eq_ignore_ascii_case("none")).then(|| path(text)))
+}
+
+/// The path of a text in which a leading `~` stands for the user's home, as in a shell.
+fn path(text: &str) -> PathBuf {
+    let below_home = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    match (below_home, std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest.trim_start_matches('/')),
+        _ => PathBuf::from(text),
+    }
 }
 
 fn cache_folder(text: &str) -> Option<CacheFolder> {
@@ -199,7 +208,7 @@ fn cache_folder(text: &str) -> Option<CacheFolder> {
         "" => return None,
         _ if text.eq_ignore_ascii_case("none") => CacheFolder::Off,
         _ if text.eq_ignore_ascii_case("standard") => CacheFolder::Standard,
-        _ => CacheFolder::At(PathBuf::from(text)),
+        _ => CacheFolder::At(path(text)),
     })
 }
 
@@ -408,6 +417,23 @@ mod tests {
             options.set(option.name, &shown).unwrap();
         }
         assert_eq!(options, Options::default());
+    }
+
+    #[test]
+    fn a_leading_tilde_is_the_users_home() {
+        let home = std::env::home_dir().unwrap();
+        let mut options = Options::default();
+        for (text, folder) in [
+            ("~/x", home.join("x")),
+            ("~", home),
+            ("~other/x", PathBuf::from("~other/x")),
+            ("a/~", PathBuf::from("a/~")),
+        ] {
+            options.set("cache_dir", text).unwrap();
+            options.set("debug_dir", text).unwrap();
+            assert_eq!(options.cache_dir, CacheFolder::At(folder.clone()));
+            assert_eq!(options.debug_dir, Some(folder));
+        }
     }
 
     #[test]
