@@ -179,8 +179,22 @@ def test_errors_of_eager_operators_come_through():
 def test_index_out_of_bounds_is_an_error():
     f = compiled(lambda x, i: x[i] + 1)
     f(torch.ones(4), torch.tensor([3]))
-    with pytest.raises((IndexError, RuntimeError)):
-        f(torch.ones(4), torch.tensor([4]))
+    with pytest.raises(IndexError, match=r"test_backend.py:\d+: aten.index.Tensor: index .* of size 4: it is -6$"):
+        f(torch.ones(4), torch.tensor([3, -6, 5]))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_position_out_of_bounds_is_told_with_the_extent_of_the_call(dtype):
+    f = compiled(lambda w, i: torch.nn.functional.embedding(i.t(), w) * 2, dynamic=True)
+    f(torch.ones(4, 3), torch.zeros(2, 5, dtype=dtype))
+    with pytest.raises(IndexError, match=r"aten.embedding.default: .* of size (\w+): it is 7, and \1 is 6"):
+        f(torch.ones(6, 3), torch.tensor([[1, 2], [5, 9], [7, 8]], dtype=dtype))
+
+
+@pytest.mark.parametrize("fn", [torch.argmax, torch.argmin, lambda x: x.argmax(0)])
+def test_positions_of_extreme_truth_values_are_refused_as_in_eager_mode(fn):
+    with pytest.raises(NotImplementedError, match="does not support bool input"):
+        compiled(fn)(torch.tensor([True, False]))
 
 
 def test_metrics_count_and_reset():

@@ -17,7 +17,7 @@ use crate::loop_tree::{self, Built, Kernel, Limits, MemoryPlace, SizeSlots};
 /// `buffers` holds a pointer to the first element of each parameter's buffer, `sizes` the values of
 /// [`KernelUse::sizes`], `shared_scratch` is one block for all threads and all phases of a call,
 /// `thread_scratch` one block for each thread; both are aligned to 64 bytes and need no initial content.
-/// Returns 0, or 1 + the position in [`CompiledKernel::failures`] of a check that failed.
+/// Returns 0, or 1 + the position in [`KernelUse::failures`] of a check that failed.
 pub type Entry = unsafe extern "C" fn(
     buffers: *const *mut u8,
     sizes: *const i64,
@@ -67,8 +67,6 @@ pub struct CompiledKernel {
     pub name: Arc<str>,
     /// The buffers, in the order in which [`Entry`] gets them.
     pub params: Vec<KernelParam>,
-    /// What its checks fail with, by number.
-    pub failures: Vec<Failure>,
     /// The code; a phase starts when all units of the phase before have ended.
     pub code: Arc<LoadedObject>,
     /// Where the code came from.
@@ -110,6 +108,8 @@ pub struct KernelUse {
     pub kernel: Arc<CompiledKernel>,
     /// The program's buffer for each parameter.
     pub buffers: Vec<BufferId>,
+    /// What its checks fail with, by number.
+    pub failures: Vec<Failure>,
     /// What [`Entry`] gets as `sizes`: the caller evaluates them once a call.
     pub sizes: Vec<Size>,
     /// For each of the kernel's phases, in order.
@@ -178,17 +178,22 @@ pub fn compile(schedule: &Schedule, options: &CodegenOptions) -> Result<Vec<Kern
         let position = entry.index();
         let phases = phase_sizes(&built.kernel);
         let shared = built.kernel.scratch_bytes(MemoryPlace::Shared);
-        uses.push((position, built.buffers, sizes, phases, shared));
+        let failures = built.kernel.failures.clone();
+        uses.push((position, built.buffers, failures, sizes, phases, shared));
         entry.or_insert_with(|| Tree { kernel: built.kernel, slots });
     }
     let kernels = compile_trees(&trees, options)?;
-    let make = |(position, buffers, sizes, phases, shared_scratch_bytes): (usize, _, _, _, _)| KernelUse {
-        kernel: kernels[position].clone(),
-        buffers,
-        sizes,
-        phases,
-        shared_scratch_bytes,
-    };
+    let make =
+        |(position, buffers, failures, sizes, phases, shared_scratch_bytes): (usize, _, _, _, _, _)| {
+            KernelUse {
+                kernel: kernels[position].clone(),
+                buffers,
+                failures,
+                sizes,
+                phases,
+                shared_scratch_bytes,
+            }
+        };
     Ok(uses.into_iter().map(make).collect())
 }
 
@@ -240,7 +245,6 @@ fn compile_trees(
         Arc::new(CompiledKernel {
             name: tree.kernel.name.clone(),
             params: params.collect(),
-            failures: tree.kernel.failures.clone(),
             code: found.loaded,
             origin: found.origin,
             text: found.texts.map(|(llvm_ir, assembly)| KernelText {

@@ -87,7 +87,7 @@ fn an_index_out_of_bounds_fails_its_check() {
     let inputs = random_inputs(&program.graph, &[], 3);
     let machine = Machine::new(&program.schedule.program, &inputs).expect("memory");
     let failed = run_native(&uses[0], &machine.memory, &inputs.sizes, 1).expect_err("an index is negative");
-    assert!(uses[0].kernel.failures.iter().any(|f| *f.message == failed));
+    assert!(uses[0].failures.iter().any(|f| *f.message == failed));
 }
 
 #[test]

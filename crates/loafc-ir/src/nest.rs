@@ -164,6 +164,19 @@ pub struct Failure {
     pub kind: FailureKind,
     /// What it says.
     pub message: Arc<str>,
+    /// The positions that are checked, where they lie in memory: who tells of the failure finds the wrong one there.
+    pub positions: Option<Arc<CheckedPositions>>,
+}
+
+/// Positions along a dimension that a check takes from a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CheckedPositions {
+    /// The positions.
+    pub tensor: TensorView,
+    /// Extent of the dimension.
+    pub extent: Size,
+    /// Whether negative ones count from the end.
+    pub wrap: bool,
 }
 
 /// Kinds of failures: front ends raise an error of another class for each.
@@ -178,7 +191,7 @@ pub enum FailureKind {
 impl Failure {
     /// A failure of the kind [`FailureKind::Value`].
     pub fn value(message: impl Into<Arc<str>>) -> Failure {
-        Failure { kind: FailureKind::Value, message: message.into() }
+        Failure { kind: FailureKind::Value, message: message.into(), positions: None }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::executable::{Executable, LinkedKernel, LinkedStep};
 use crate::externs::{Externs, Invocation, ResultMemory};
 use crate::plan::Place;
 use crate::pool::{ALIGNMENT, Block, Pool};
+use crate::positions;
 use crate::threads::Team;
 use crate::value::{Keepalive, OutputMemory, OutputTensor, OutputValue, ResultSpec, TensorRef};
 
@@ -75,7 +76,9 @@ pub(crate) unsafe fn run(
                 state.args.extend(kernel.buffers.iter().map(|b| state.pointers[*b]));
                 let sizes = &plan.sizes[sizes.clone()];
                 // SAFETY: the plan gives each buffer of the kernel a place that is large enough.
-                unsafe { run_kernel(kernel, phases, &state.args, sizes, scratch, team)? };
+                unsafe { run_kernel(kernel, phases, &state.args, sizes, scratch, team) }.map_err(
+                    |error| positions::told(error, (program, kernel), &state.pointers, &plan.symbols),
+                )?;
             }
             (LinkedStep::Extern { step, call, native }, PlannedKind::Extern { tensors, results }) => {
                 let tensors = tensor_refs(tensors, state);

@@ -268,7 +268,7 @@ fn link_kernel(kernel: &KernelUse) -> LinkedStep {
     LinkedStep::Kernel(LinkedKernel {
         name: kernel.kernel.name.clone(),
         entries: kernel.kernel.code.entries.clone(),
-        failures: kernel.kernel.failures.clone(),
+        failures: kernel.failures.clone(),
         buffers: kernel.buffers.iter().map(|b| b.0 as usize).collect(),
         written: written_by(kernel),
         sizes: kernel.sizes.clone(),

@@ -15,6 +15,7 @@ mod inputs;
 mod native;
 pub mod plan;
 pub mod pool;
+mod positions;
 mod products;
 pub mod random;
 mod scan;

@@ -57,9 +57,6 @@ impl Kernel {
                 None => writeln!(text, "offset s{}", slots.slot(offset)),
             };
         }
-        for failure in &self.failures {
-            let _ = writeln!(text, "check {:?} {failure}", failure.kind);
-        }
         (text, slots)
     }
 }
@@ -267,9 +264,14 @@ impl Printer<'_> {
             Op::Fma(a, b, c) => write!(self.text, "Fma v{} v{} v{}", a.0, b.0, c.0),
             Op::Cast(a, dtype) => write!(self.text, "Cast v{} {dtype}", a.0),
             Op::Bitcast(a, dtype) => write!(self.text, "Bitcast v{} {dtype}", a.0),
-            Op::Check(a, failure) => {
-                write!(self.text, "Check v{} {:?} {:?}", a.0, failure.kind, failure.message)
-            }
+            Op::Check(a, failure) => match self.slots {
+                None => write!(self.text, "Check v{} {:?} {:?}", a.0, failure.kind, failure.message),
+                // Uses differ in what they say: code returns a number.
+                Some(_) => {
+                    let number = self.kernel.failures.iter().position(|f| f == failure);
+                    write!(self.text, "Check v{} {number:?}", a.0)
+                }
+            },
             Op::Reduce { .. } | Op::ReduceSecond(_) => write!(self.text, "{op:?}"),
         }
     }

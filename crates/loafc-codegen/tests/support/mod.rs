@@ -193,7 +193,7 @@ pub fn run_native(
                 )
             };
             if code != 0 {
-                return Err(kernel.kernel.failures[code as usize - 1].to_string());
+                return Err(kernel.failures[code as usize - 1].to_string());
             }
         }
     }

@@ -261,6 +261,9 @@ fn extreme_values(e: &EvalCall, op: ReduceOp) -> Result<Vec<HostTensor>, Fault> 
 }
 
 fn extreme_positions(e: &EvalCall, op: ReduceOp) -> Result<Vec<HostTensor>, Fault> {
+    if e.tensor(0, "self")?.dtype == DType::Bool {
+        return Err(Fault::Value("truth values are refused; convert them to integers".to_owned()));
+    }
     let data = extremes(e, &plan_of(e)?, op)?.into_iter().map(|(_, position)| position).collect();
     Ok(vec![HostTensor { dtype: DType::I64, shape: e.shape(0)?, data }])
 }

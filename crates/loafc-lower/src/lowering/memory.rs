@@ -25,7 +25,7 @@ const MAX_NAME_PARTS: usize = 4;
 
 impl<'g> Lowering<'g> {
     /// The part of a buffer that a value is, if it is one.
-    pub(super) fn as_view(&self, id: ExprId) -> Option<TensorView> {
+    pub(crate) fn as_view(&self, id: ExprId) -> Option<TensorView> {
         let node = self.arena.get(id);
         match &node.expr {
             Expr::Load(view) => Some(view.clone()),

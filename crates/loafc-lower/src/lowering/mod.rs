@@ -204,6 +204,11 @@ impl<'g> Lowering<'g> {
         ids.into_iter().filter_map(move |id| graph.tensor_type(id))
     }
 
+    /// The user's source line of the current call, as messages begin with it.
+    pub(crate) fn source_line(&self) -> String {
+        self.node().origin.as_ref().map(|line| format!("{line}: ")).unwrap_or_default()
+    }
+
     fn node(&self) -> &'g Node {
         &self.graph.nodes[self.current]
     }

@@ -1,8 +1,10 @@
 //! Reads at positions that are data: gather, embedding, advanced indexing.
 
+use std::sync::Arc;
+
 use loafc_ir::dtype::{DType, Scalar};
 use loafc_ir::graph::Dims;
-use loafc_ir::nest::{BinaryOp, Failure, FailureKind};
+use loafc_ir::nest::{BinaryOp, CheckedPositions, Failure, FailureKind};
 use loafc_ir::ops::{Call, TensorArg};
 use loafc_ir::size::Size;
 
@@ -53,8 +55,11 @@ pub(super) fn positions(cx: &mut Cx, c: &Call, index: ExprId, extent: Size, boun
         let above = cx.binary(BinaryOp::Ge, at, zero);
         let below = cx.binary(BinaryOp::Lt, at, extent_value);
         let condition = cx.binary(BinaryOp::And, above, below);
-        let message = format!("{}: index out of range for a dimension of size {extent}", c.op).into();
-        let failure = Failure { kind: FailureKind::Index, message };
+        let line = cx.source_line();
+        let message = format!("{line}{}: index out of range for a dimension of size {extent}", c.op).into();
+        let positions =
+            cx.as_view(index).map(|tensor| Arc::new(CheckedPositions { tensor, extent, wrap: bounds.wrap }));
+        let failure = Failure { kind: FailureKind::Index, message, positions };
         at = cx.make(Expr::Checked { value: at, condition, failure }, DType::I64, &shape);
     }
     at

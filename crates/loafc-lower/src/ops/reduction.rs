@@ -126,6 +126,10 @@ fn with_position(cx: &mut Cx, c: &Call, op: ReduceOp) -> Lowered {
 
 fn position(cx: &mut Cx, c: &Call, op: ReduceOp) -> Lowered {
     let a = cx.tensor(c, 0, "self")?;
+    // Tracing takes truth values, which the operator itself refuses.
+    if cx.dtype(a) == DType::Bool {
+        return Err(Refusal::Extern);
+    }
     let rank = cx.shape(a).len();
     let keepdim = c.bool_or(2, "keepdim", false)?;
     let dims: ReducedDims = match c.opt_int(1, "dim")? {
