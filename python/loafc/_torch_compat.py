@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import sympy
@@ -86,6 +86,14 @@ def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
 
     with config.patch(fallback_random=True):
         return select_decomp_table()
+
+
+def equal_unbacked_symbols(shape_env: Any) -> Iterator[tuple[sympy.Symbol, sympy.Symbol]]:
+    """Pairs of sizes that depend on data and are asserted to be equal when the program runs."""
+    for asserts in getattr(shape_env, "deferred_runtime_asserts", {}).values():
+        for asserted in asserts:
+            if isinstance(asserted.expr, sympy.Eq) and all(side.is_Symbol for side in asserted.expr.args):
+                yield asserted.expr.args
 
 
 def rng_call_result(node: Node) -> Any:

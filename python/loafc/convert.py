@@ -22,7 +22,14 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from . import python_operators
-from ._torch_compat import guarded_to_be, is_ragged_size, rng_call_result, symbol_hint, with_effects
+from ._torch_compat import (
+    equal_unbacked_symbols,
+    guarded_to_be,
+    is_ragged_size,
+    rng_call_result,
+    symbol_hint,
+    with_effects,
+)
 from .errors import ConvertError
 from .literals import (
     DTYPE_NAMES,
@@ -152,6 +159,7 @@ class _Converter:
         self.shape_env: Any = None
         self.symbols: dict[sympy.Symbol, None] = {}
         self.expr_texts: dict[Any, str] = {}
+        self.same: dict[sympy.Symbol, sympy.Symbol] | None = None
         # What stands for the integer expressions that no program can compute.
         self.computed: dict[Any, sympy.Symbol] = {}
         self.type_suffixes: dict[tuple[torch.dtype, torch.device], str] = {}
@@ -550,10 +558,22 @@ class _Converter:
         # simplify by itself.
         if not expr.is_Symbol and guarded_to_be(self.shape_env, expr, 1):
             return "1"
-        expr = named_where_unwritable(expr, self._computed_symbol)
+        expr = named_where_unwritable(expr.xreplace(self._same()), self._computed_symbol)
         for symbol in expr.free_symbols.difference(self.computed.values()):
             self.symbols.setdefault(symbol)
         return size_text(expr)
+
+    def _same(self) -> dict[sympy.Symbol, sympy.Symbol]:
+        """For sizes that depend on data the equal one that stands for them: one that an argument has, if any."""
+        if self.same is None:
+            pairs = list(equal_unbacked_symbols(self.shape_env))
+            shown = {s for n in self.gm.graph.find_nodes(op="placeholder") for s in _free_symbols(n.meta.get("val"))}
+            self.same = {}
+            for pair in pairs:
+                first, second = sorted((self.same.get(s, s) for s in pair), key=lambda s: (s not in shown, s.name))
+                if first != second:
+                    self.same = {k: first if v == second else v for k, v in self.same.items()} | {second: first}
+        return self.same
 
     def _computed_symbol(self, expr: Any) -> sympy.Expr:
         if guarded_to_be(self.shape_env, expr, 1):
@@ -588,8 +608,11 @@ class _Converter:
                 tensor_positions.append(k)
 
         sources, computed = self._sources(placeholders, tensor_positions)
+        # Sizes that depend on data have no hint: a backward graph gets them by its arguments.
         declared = [
-            f"size {s} = {hint}" for s in self.symbols if s not in sources.names and (hint := self._hint(s)) is not None
+            f"size {s}" if (hint := self._hint(s)) is None else f"size {s} = {hint}"
+            for s in self.symbols
+            if s not in sources.names
         ]
         hints = [(s, self._hint(s)) for s in sources.names] + [
             (s, self._computed_hint(e)) for e, s in self.computed.items()
@@ -632,7 +655,8 @@ class _Converter:
             computed = [self._computed_size(expr, symbol, placeholders) for expr, symbol in self.computed.items()]
             return find_sources(self.symbols, placeholders, tensor_positions), computed
         except UnknownSize as error:
-            made = (n for n in self.gm.graph.nodes if error.symbol in _free_symbols(n.meta.get("val")))
+            symbols = {error.symbol} | {s for s, other in self._same().items() if other == error.symbol}
+            made = (n for n in self.gm.graph.nodes if symbols & _free_symbols(n.meta.get("val")))
             raise _error_at(next(made, None), error) from error
 
     def _computed_size(self, expr: Any, symbol: sympy.Symbol, placeholders: list[Node]) -> ComputedSize:

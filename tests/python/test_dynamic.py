@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import loafc.metrics
 import pytest
 import torch
 import torch.nn.functional as F
@@ -209,3 +210,29 @@ def test_divided_sizes_are_kept_for_the_backward_pass(stride, dynamic):
             result.square().sum().backward()
             gradients.append((result.detach(), convolution.weight.grad))
         compare(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
+
+
+DATA_DEPENDENT = {
+    "mask": lambda x, k: x[k > 2].exp(),
+    "nonzero": lambda x, k: x.index_select(0, k.nonzero().squeeze(1)).sin(),
+    "masked_select": lambda x, k: x.masked_select(k > 2).exp(),
+    "repeat_interleave": lambda x, k: torch.repeat_interleave(x.sin(), k),
+    "unique": lambda x, k: x.sum() * torch.unique(k),
+    "size": lambda x, k: (x.sum() * torch.ones(k[-1].item())).exp(),
+    "number": lambda x, k: (x * k[-1].item()).exp(),
+}
+
+
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+def test_backward_graphs_get_the_sizes_that_depend_on_data(name):
+    fn = DATA_DEPENDENT[name]
+    f = torch.compile(fn, backend="loafc", dynamic=True)
+    with pytest.warns(loafc.LoafcWarning, match="depends on data") as told:
+        for n in (6, 9):
+            x, k = torch.randn(n, requires_grad=True), torch.arange(n)
+            want, got = fn(x, k), f(x, k)
+            compare(got, want)
+            compare(torch.autograd.grad(got.sum(), x), torch.autograd.grad(want.sum(), x))
+    assert all("_forward" in str(warning.message) for warning in told)
+    assert loafc.metrics.graphs > 0
