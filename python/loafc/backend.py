@@ -22,6 +22,7 @@ from . import _loafc, debug, metrics
 from ._torch_compat import aot_backend, min_cut_partition, no_fake_mode
 from .convert import Converted, Literal, Output, Passed, convert, located
 from .decompositions import decompositions
+from .dropout import draw_for_dropout_of_all
 from .errors import CompileError, ConvertError, LoafcWarning, OptionError
 from .externs import Operators
 from .restrided import eager_for_parts, views_what_it_writes
@@ -80,6 +81,7 @@ def backend_with(options: Mapping[str, Any] | None, observe: Observer | None = N
     backend = backend_of(compile_kind)
 
     def with_restrided(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        draw_for_dropout_of_all(gm)
         run = backend(gm, example_inputs)
         return eager_for_parts(run, gm, parsed.fallback) if views_what_it_writes(gm) else run
 

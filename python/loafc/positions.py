@@ -67,7 +67,7 @@ def with_positions_from_the_start(node: Node) -> tuple[Sequence[Any], Mapping[st
     if where.is_range:
         start, end = where.at
         args[end] = _no_earlier(args[end], args[start])
-    return args, {}
+    return _without_defaults(node, args), {}
 
 
 def _no_earlier(end: Any, start: Any) -> Any:
@@ -85,6 +85,17 @@ def _in_order(node: Node) -> list[Any]:
     """All arguments in the order of the operator's schema, those given by name and those left out too."""
     left = node.target._schema.arguments[len(node.args) :]
     return [*node.args, *(node.kwargs.get(argument.name, argument.default_value) for argument in left)]
+
+
+def _without_defaults(node: Node, args: list[Any]) -> list[Any]:
+    """The arguments up to the last one that is not what the operator takes for one left out."""
+    defaults = [(a.has_default_value(), a.default_value) for a in node.target._schema.arguments]
+    count = len(args)
+    while count and defaults[count - 1][0] and type(args[count - 1]) in (int, type(None)):
+        if args[count - 1] != defaults[count - 1][1]:
+            break
+        count -= 1
+    return args[:count]
 
 
 def _extents(of: Any) -> Sequence[Any]:

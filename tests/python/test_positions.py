@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loafc.positions import with_positions_from_the_start
 from support import compare, compiled
 
 
@@ -70,3 +71,10 @@ def test_lengths_that_are_one_while_tracing():
     for rows in (5, 4, 9):
         x = torch.randn(rows, 3)
         compare(f(x), fn(x))
+
+
+def test_arguments_that_are_left_out_are_not_written():
+    graph = torch.fx.symbolic_trace(lambda x: torch.ops.aten.slice.Tensor(x, 1, 2)).graph
+    call = next(iter(graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)))
+    call.args[0].meta["val"] = torch.empty(4, 5)
+    assert with_positions_from_the_start(call) == ([call.args[0], 1, 2], {})

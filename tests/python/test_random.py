@@ -180,3 +180,20 @@ def test_dropout_of_all_keeps_the_type(dtype):
     fn = lambda x: F.dropout(x, 1.0, training=True)
     x = torch.arange(12).to(dtype)
     compare(compiled(fn)(x), fn(x))
+
+
+@pytest.mark.parametrize("name", ["native", "operator", "functional"])
+def test_dropout_of_all_draws_where_eager_mode_draws(name):
+    fn = {
+        "native": lambda x: torch.native_dropout(x, 1.0, True),
+        "operator": lambda x: torch.ops.aten.native_dropout.default(x, p=1.0, train=True),
+        "functional": lambda x: (F.dropout(x, 1.0, True),),
+    }[name]
+    x, f = torch.randn(7, requires_grad=True), compiled(fn)
+    torch.manual_seed(4)
+    want, after = fn(x), torch.rand(3)
+    torch.manual_seed(4)
+    got = f(x)
+    assert torch.equal(torch.rand(3), after)
+    compare(got, want)
+    compare(torch.autograd.grad(got[0].sum(), x), torch.autograd.grad(want[0].sum(), x))

@@ -515,3 +515,17 @@ def test_complex_halves_pass_through():
     got = compiled(lambda x: (x.chalf(), x + 1))(x)
     assert torch.equal(torch.view_as_real(got[0]), torch.view_as_real(x.chalf()))
     assert torch.equal(got[1], x + 1)
+
+
+_KINKED = [F.hardtanh, F.relu6, F.hardshrink, F.softshrink, F.elu, F.celu, F.selu, F.hardswish]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("fn", _KINKED, ids=lambda fn: fn.__name__)
+def test_gradients_at_nan_are_among_eager_modes(fn, dtype):
+    """Eager mode gives two: one to elements in whole vectors, another to those behind them."""
+    gradient = lambda fn, x: torch.autograd.grad(fn(x).sum(), x)[0]
+    x = torch.full((67,), torch.nan, dtype=dtype, requires_grad=True)
+    eagers = gradient(fn, x)
+    among = lambda g: any(torch.allclose(g, e, equal_nan=True) for e in (eagers[0], eagers[-1]))
+    assert all(among(g) for g in gradient(compiled(fn), x))
