@@ -492,6 +492,28 @@ fn positional_values_come_from_tables() {
     }
 }
 
+/// Loops follow memory where positions don't: the first of equal numbers is not the first one that is seen.
+#[test]
+fn positions_of_equal_numbers_in_another_order_than_memory() {
+    for (rows, columns) in [(5, 40), (70, 33), (3, 2500), (64, 64)] {
+        for view in ["aten.t.default(%r)", "aten.flip.default(%r, [0, 1])", "aten.flip.default(%r, [1])"] {
+            check(
+                &format!(
+                    "graph @f(%x: f32[{rows}, {columns}]) {{
+                       %r = aten.round.default(%x)
+                       %v = {view}
+                       %a = aten.argmax.default(%v)
+                       %b = aten.argmin.default(%v)
+                       %c = aten.argmax.default(%v, 1)
+                       return %a, %b, %c
+                     }}"
+                ),
+                &[],
+            );
+        }
+    }
+}
+
 #[test]
 fn positions_of_equal_infinite_and_missing_numbers() {
     for (rows, columns) in [(5, 40), (70, 33), (2, 2500)] {

@@ -155,7 +155,7 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
         if after > 0 {
             libc::munmap((start + wanted) as *mut libc::c_void, after);
         }
-        libc::madvise(start as *mut libc::c_void, wanted / HUGE_PAGE * HUGE_PAGE, libc::MADV_HUGEPAGE);
+        libc::madvise(start as *mut libc::c_void, wanted, libc::MADV_HUGEPAGE);
     }
     NonNull::new(start as *mut u8)
 }
