@@ -299,3 +299,16 @@ fn any_number_of_threads_gives_the_same_bits() {
         assert!(bits(threads) == one, "{threads} threads");
     }
 }
+
+#[test]
+fn views_by_strides_of_a_part_count_from_where_the_part_starts() {
+    check_levels(
+        "graph @f(%x: f32[6]) {
+           %s = aten.slice.Tensor(%x, 0, 2, 6)
+           %a = aten.as_strided.default(%s, [2], [1], 1)
+           %b = aten.as_strided.default(%s, [2], [2])
+           %y = aten.add.Tensor(%a, %b)
+           return %y
+         }",
+    );
+}

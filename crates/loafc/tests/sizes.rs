@@ -125,6 +125,12 @@ const CASES: &[Case] = &[
         [0, 0, 3, 8],
         "shape [a] was expected, it has [(b // 2)]",
     ),
+    case(
+        "%m = aten.gt.Scalar(%w, 0.0) %s = aten.sum.default(%w) %y = aten.index_put.default(%v, [%m], %s)",
+        [0, 0, 4, 8],
+        [0, 0, 6, 8],
+        "a mask of shape [(b // 2)] does not fit into [a] from dimension 0 on",
+    ),
     case("%y = aten.full.default([n, k], 1.0)", [2, 3, 1, 2], [-2, -3, 1, 2], "n is negative"),
     case("%y = aten.arange.start(n, k)", [2, 5, 1, 2], [5, 2, 1, 2], "k can't be reached from n"),
     case("%y = aten.repeat.default(%x, [n, 1])", [2, 5, 1, 2], [-1, 2, 1, 2], "n is negative"),

@@ -399,6 +399,7 @@ fn eval_index(e: &EvalCall) -> Result<Vec<HostTensor>, Fault> {
 fn infer_index_put(call: &Call) -> Result<ResultTypes, InferError> {
     let x = call.tensor_type(0, "self")?;
     let values = call.tensor_type(2, "values")?;
+    check_masks(call, &x)?;
     // How many elements a mask chooses is not known before the program runs.
     if !call.opt_tensors(1, "indices")?.iter().flatten().any(|t| is_mask(t.ty.dtype)) {
         let chosen = Indexing::new(call, 1, &x)?.result(&x);
@@ -410,6 +411,29 @@ fn infer_index_put(call: &Call) -> Result<ResultTypes, InferError> {
     }
     call.bool_or(3, "accumulate", false)?;
     one(TensorType { strides: preserved_strides(&x), ..x })
+}
+
+/// Fails unless each mask among the indices has the extents of the dimensions that it stands for.
+fn check_masks(call: &Call, x: &TensorType) -> Result<(), InferError> {
+    let mut dim = 0;
+    for index in call.opt_tensors(1, "indices")? {
+        let Some(mask) = index.filter(|t| is_mask(t.ty.dtype)) else {
+            dim += 1;
+            continue;
+        };
+        let mask = mask.ty.shape;
+        let refused = || {
+            let (mask, x) = (shape_text(&mask), shape_text(&x.shape));
+            call.invalid(
+                "indices",
+                format!("a mask of shape {mask} does not fit into {x} from dimension {dim} on"),
+            )
+        };
+        let covered = x.shape.get(dim..dim + mask.len()).ok_or_else(refused)?;
+        mask.iter().zip(covered).try_for_each(|(own, there)| call.require_equal(*own, *there, refused))?;
+        dim += mask.len();
+    }
+    Ok(())
 }
 
 /// The sum of two elements of memory.

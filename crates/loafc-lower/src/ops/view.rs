@@ -270,8 +270,8 @@ fn unbind(cx: &mut Cx, c: &Call) -> Lowered {
     Ok((0..cx.result_count()).map(|k| cx.select(a, dim, Size::from(k))).collect())
 }
 
-/// A view by strides of the tensor's memory: of the caller's buffer, or of the strides that the program gives
-/// the tensor.
+/// A view by strides of the tensor's memory, from its first element on: of the caller's buffer, or of the strides
+/// that the program gives the tensor.
 fn as_strided(cx: &mut Cx, c: &Call) -> Lowered {
     let argument = c.tensor(0, "self")?;
     let a = cx.value(argument.id)?;
@@ -283,7 +283,7 @@ fn as_strided(cx: &mut Cx, c: &Call) -> Lowered {
         buffer: stored.buffer,
         shape: shape.to_vec(),
         strides: strides.to_vec(),
-        offset: offset.unwrap_or(stored.offset),
+        offset: stored.offset + offset.unwrap_or(Size::ZERO),
     };
     let dtype = cx.dtype(a);
     Ok(vec![cx.make(Expr::Load(view), dtype, &shape)])
