@@ -98,6 +98,9 @@ def test_missed_bars_are_named(values, message):
         "scatter_add",
         "cumsum_rows",
         "cumsum_columns",
+        "cummax_rows",
+        "logcumsumexp_rows",
+        "positions_of_mask",
     ],
 )
 def test_two_threads_give_the_bits_of_one(name):

@@ -76,3 +76,14 @@ pub(crate) fn with_widest(work: impl Work) {
         None => work.run(),
     }
 }
+
+/// As [`with_widest`], with vectors of 256 bits at most: for code that comes in many variants and that waits for memory
+/// rather than for instructions.
+#[inline]
+pub(crate) fn with_moderate(work: impl Work) {
+    match Width::Avx2.is_there() {
+        // SAFETY: the processor has it.
+        true => unsafe { Width::Avx2.call(work) },
+        false => work.run(),
+    }
+}

@@ -243,6 +243,19 @@ def cumsum_columns(x: Tensor) -> Tensor:
     return x.cumsum(0)
 
 
+def running_maximum(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, positions = x.cummax(-1)
+    return values, positions
+
+
+def log_cumulative_sum_exp(x: Tensor) -> Tensor:
+    return x.logcumsumexp(-1)
+
+
+def positions_of_mask(mask: Tensor) -> Tensor:
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
 _add("argmax_rows", "reductions", argmax_rows, lambda: [_rand(4096, 4096)])
 _add("argmax_columns", "reductions", argmax_columns, lambda: [_rand(4096, 4096)])
 _add("variance_columns", "reductions", variance_columns, lambda: [_rand(8192, 2048)])
@@ -252,6 +265,9 @@ _add("sum_rows_and_columns", "reductions", sum_rows_and_columns, lambda: [_rand(
 _add("masked_mean", "reductions", masked_mean, lambda: [_rand(32, 512, 1024), _ints(2, 32, 512)])
 _add("cumsum_rows", "scans", cumsum_rows, lambda: [_rand(4096, 2048)])
 _add("cumsum_columns", "scans", cumsum_columns, lambda: [_rand(4096, 2048)])
+_add("cummax_rows", "scans", running_maximum, lambda: [_rand(4096, 2048)])
+_add("logcumsumexp_rows", "scans", log_cumulative_sum_exp, lambda: [_rand(2048, 2048)])
+_add("positions_of_mask", "scans", positions_of_mask, lambda: [_ints(2, 2048, 2048) == 1])
 
 
 # Quantisation.
