@@ -20,10 +20,11 @@ enum Terms {
 
 /// ln |Γ(x)|.
 pub(super) fn lgamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    match x.width {
-        Width::F32 => lgamma_in_f64(x.widen(), Terms::Short).narrow(),
-        Width::F64 => lgamma_in_f64(x, Terms::Long),
-    }
+    let [value] = x.emitter().outlined("lgamma", [x], |[x]| match x.width {
+        Width::F32 => [lgamma_in_f64(x.widen(), Terms::Short).narrow()],
+        Width::F64 => [lgamma_in_f64(x, Terms::Long)],
+    });
+    value
 }
 
 fn lgamma_in_f64<'e, 'ctx>(x: Float<'e, 'ctx>, terms: Terms) -> Float<'e, 'ctx> {
@@ -100,9 +101,14 @@ fn pair_log<'e, 'ctx>(x: Pair<'e, 'ctx>, terms: Terms) -> Pair<'e, 'ctx> {
 
 /// The derivative of ln Γ(x); by PyTorch's rules at the poles.
 pub(super) fn digamma<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
-    if x.width == Width::F32 {
-        return digamma(x.widen()).narrow();
-    }
+    let [value] = x.emitter().outlined("digamma", [x], |[x]| match x.width {
+        Width::F32 => [digamma_in_f64(x.widen()).narrow()],
+        Width::F64 => [digamma_in_f64(x)],
+    });
+    value
+}
+
+fn digamma_in_f64<'e, 'ctx>(x: Float<'e, 'ctx>) -> Float<'e, 'ctx> {
     let reflect = x.lt(0.5);
     let mirrored = two_sum(x.constant(1.0), -x);
     let at =

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Shl, Shr, Sub};
 
+use inkwell::attributes::{Attribute, AttributeLoc};
 use inkwell::basic_block::BasicBlock;
 use inkwell::builder::{Builder, BuilderError};
 use inkwell::context::ContextRef;
@@ -11,7 +12,8 @@ use inkwell::intrinsics::Intrinsic;
 use inkwell::module::{Linkage, Module};
 use inkwell::types::{BasicTypeEnum, IntType, VectorType};
 use inkwell::values::{
-    BasicMetadataValueEnum, BasicValue, BasicValueEnum, FunctionValue, IntValue, PhiValue, VectorValue,
+    BasicMetadataValueEnum, BasicValue, BasicValueEnum, FunctionValue, InstructionValue, IntValue, PhiValue,
+    VectorValue,
 };
 use inkwell::{FloatPredicate, IntPredicate};
 
@@ -267,14 +269,17 @@ impl<'a, 'ctx> Emitter<'a, 'ctx> {
         Ok(self.builder.build_phi(of, "")?)
     }
 
-    /// `fast`, or where the mask holds in some lane what `slow` makes for all lanes. Emits a branch.
+    /// `fast`, or what `slow` makes of `x` in the lanes where the mask holds. Emits a branch; `slow` is a function of
+    /// its own, see [`Emitter::outlined`].
     pub(super) fn unless_any<'e, const N: usize>(
         &'e self,
         mask: Mask<'e, 'ctx>,
         fast: [Float<'e, 'ctx>; N],
-        slow: impl FnOnce() -> [Float<'e, 'ctx>; N],
+        name: &str,
+        x: Float<'e, 'ctx>,
+        slow: impl FnOnce([Float<'e, 'ctx>; 1]) -> [Float<'e, 'ctx>; N],
     ) -> [Float<'e, 'ctx>; N] {
-        self.try_unless_any(mask, fast, slow).unwrap_or_else(|failure| {
+        self.try_unless_any(mask, fast, || self.outlined(name, [x], slow)).unwrap_or_else(|failure| {
             self.fail(failure);
             fast
         })
@@ -289,19 +294,95 @@ impl<'a, 'ctx> Emitter<'a, 'ctx> {
         let (from, function) = self.current_function()?;
         let slow_block = self.context.append_basic_block(function, "math.slow");
         let join_block = self.context.append_basic_block(function, "math.join");
-        self.builder.build_conditional_branch(self.any(mask.v), slow_block, join_block)?;
+        let branch = self.builder.build_conditional_branch(self.any(mask.v), slow_block, join_block)?;
+        self.mark_unlikely(branch);
         self.builder.position_at_end(slow_block);
         let made = slow();
+        let chosen: [_; N] = std::array::from_fn(|k| mask.select(made[k], fast[k]));
         let (slow_end, _) = self.current_function()?;
         self.builder.build_unconditional_branch(join_block)?;
         self.builder.position_at_end(join_block);
         let mut joined = fast;
         for (k, lane) in joined.iter_mut().enumerate() {
             let phi = self.phi(fast[k].v.get_type())?;
-            phi.add_incoming(&[(&fast[k].v, from), (&made[k].v, slow_end)]);
+            phi.add_incoming(&[(&fast[k].v, from), (&chosen[k].v, slow_end)]);
             lane.v = phi.as_basic_value().into_vector_value();
         }
         Ok(joined)
+    }
+
+    /// Says that a branch's first way is hardly ever taken, so that what the other way needs stays in registers.
+    fn mark_unlikely(&self, branch: InstructionValue<'ctx>) {
+        let weight = |weight: u64| self.context.i32_type().const_int(weight, false).into();
+        let weights = [self.context.metadata_string("branch_weights").into(), weight(1), weight(1 << 20)];
+        let kind = self.context.get_kind_id("prof");
+        // Fails only for what is no metadata node.
+        let _ = branch.set_metadata(self.context.metadata_node(&weights), kind);
+    }
+
+    /// What `body` makes of the arguments, by a call of a function that a module has once for each name and type. For
+    /// code that is long and seldom runs, or so long that a call is nothing beside it: kernels with many copies of it
+    /// would take long to compile.
+    pub(super) fn outlined<'e, const ARGS: usize, const RESULTS: usize>(
+        &'e self,
+        name: &str,
+        args: [Float<'e, 'ctx>; ARGS],
+        body: impl FnOnce([Float<'e, 'ctx>; ARGS]) -> [Float<'e, 'ctx>; RESULTS],
+    ) -> [Float<'e, 'ctx>; RESULTS] {
+        self.try_outlined(name, args, body).unwrap_or_else(|failure| {
+            self.fail(failure);
+            [args[0]; RESULTS]
+        })
+    }
+
+    fn try_outlined<'e, const ARGS: usize, const RESULTS: usize>(
+        &'e self,
+        name: &str,
+        args: [Float<'e, 'ctx>; ARGS],
+        body: impl FnOnce([Float<'e, 'ctx>; ARGS]) -> [Float<'e, 'ctx>; RESULTS],
+    ) -> Result<[Float<'e, 'ctx>; RESULTS], MathError> {
+        let width = args[0].width;
+        let name = format!("loafc.{name}.f{}x{}", width.bits(), self.lanes);
+        let function = match self.module.get_function(&name) {
+            Some(function) => function,
+            None => self.define(&name, args, body)?,
+        };
+        let passed: [BasicMetadataValueEnum<'ctx>; ARGS] = args.map(|x| x.v.into());
+        let call = self.builder.build_call(function, &passed, "")?;
+        let made = call.try_as_basic_value().basic().ok_or(BuilderError::UnsetPosition)?.into_struct_value();
+        let mut results = [args[0]; RESULTS];
+        for (k, result) in results.iter_mut().enumerate() {
+            result.v = self.builder.build_extract_value(made, k as u32, "")?.into_vector_value();
+        }
+        Ok(results)
+    }
+
+    /// Adds a function to the module; the builder stays where it is.
+    fn define<'e, const ARGS: usize, const RESULTS: usize>(
+        &'e self,
+        name: &str,
+        args: [Float<'e, 'ctx>; ARGS],
+        body: impl FnOnce([Float<'e, 'ctx>; ARGS]) -> [Float<'e, 'ctx>; RESULTS],
+    ) -> Result<FunctionValue<'ctx>, MathError> {
+        let (caller_block, caller) = self.current_function()?;
+        let vector = args[0].v.get_type();
+        let ty =
+            self.context.struct_type(&[vector.into(); RESULTS], false).fn_type(&[vector.into(); ARGS], false);
+        let function = self.module.add_function(name, ty, Some(Linkage::Internal));
+        for attribute in caller.attributes(AttributeLoc::Function) {
+            function.add_attribute(AttributeLoc::Function, attribute);
+        }
+        let no_inline = self.context.create_enum_attribute(Attribute::get_named_enum_kind_id("noinline"), 0);
+        function.add_attribute(AttributeLoc::Function, no_inline);
+        self.builder.position_at_end(self.context.append_basic_block(function, "start"));
+        let mut inner = args;
+        for (x, parameter) in inner.iter_mut().zip(function.get_param_iter()) {
+            x.v = parameter.into_vector_value();
+        }
+        let made = body(inner).map(|x| x.v.into());
+        self.builder.build_aggregate_return(&made)?;
+        self.builder.position_at_end(caller_block);
+        Ok(function)
     }
 
     /// Applies `step` at least once, and again while the mask that it returns holds in some lane. Emits a loop.

@@ -199,13 +199,10 @@ fn reduce<'e, 'ctx>(x: Float<'e, 'ctx>) -> Turned<'e, 'ctx> {
     let count = x.fma(std::f64::consts::FRAC_2_PI, x.constant(magic));
     let rest = subtract_quarter_turns(x, count - magic);
     let huge = !x.abs().le(small_limit(x.width));
-    let [count, high, low] = x.emitter().unless_any(huge, [count, rest.high, rest.low], || {
+    let fast = [count, rest.high, rest.low];
+    let [count, high, low] = x.emitter().unless_any(huge, fast, "turned", x, |[x]| {
         let slow = payne_hanek(x);
-        [
-            huge.select(slow.count, count),
-            huge.select(slow.rest.high, rest.high),
-            huge.select(slow.rest.low, rest.low),
-        ]
+        [slow.count, slow.rest.high, slow.rest.low]
     });
     Turned { count, rest: Pair { high, low } }
 }
