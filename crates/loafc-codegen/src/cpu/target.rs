@@ -21,8 +21,21 @@ pub fn initialize() {
     ONCE.call_once(|| {
         // The only failure is a target that LLVM was built without; making the machine reports that.
         let _ = Target::initialize_native(&InitializationConfig::default());
+        // SAFETY: the strings live as long as the program, and no other thread is in here.
+        unsafe { llvm_sys::support::LLVMParseCommandLineOptions(2, OPTIONS.0.as_ptr(), std::ptr::null()) };
     });
 }
+
+/// Options that LLVM takes as a command line alone. In functions of hundreds of branches with calls, finding regions
+/// for a constant that stays in a register all along would take a minute; kernels of common size never use up as much
+/// of the budget.
+struct CommandLine([*const std::ffi::c_char; 2]);
+
+// SAFETY: nobody writes to the strings.
+unsafe impl Sync for CommandLine {}
+
+static OPTIONS: CommandLine =
+    CommandLine([c"loafc".as_ptr(), c"-grow-region-complexity-budget=500".as_ptr()]);
 
 /// This machine.
 pub fn host() -> &'static Host {
