@@ -10,6 +10,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use loafc_ir::nest::UnaryOp;
 use support::{Function, Kernel, Lane, Worst};
 
 const USAGE: &str = "usage: ulp_table [--all] [--stride N] [--points FILE] [--only NAME]";
@@ -19,6 +20,9 @@ const LIMIT: f64 = 2.0;
 
 /// Random pairs that functions of two operands are measured at with `--all`.
 const ALL_PAIRS: usize = 1 << 27;
+
+/// Inputs next to poles and zeros that the gamma function's kin are measured at.
+const NEAR_POLES: usize = 1 << 22;
 
 /// What is measured.
 struct Settings {
@@ -89,14 +93,18 @@ fn main() -> ExitCode {
 
 fn worst_f32(function: Function, settings: &Settings) -> Worst {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    match function {
+    let mut worst = match function {
         Function::Unary(op) if settings.all => support::worst_f32_everywhere(op, threads),
         Function::Unary(op) => support::worst_f32(op, settings.stride, 16),
         Function::Binary(op) => {
             let pairs = if settings.all { ALL_PAIRS } else { (1usize << 32) / settings.stride };
             support::worst_binary_f32(op, pairs, 16)
         }
+    };
+    if let Function::Unary(op @ (UnaryOp::Lgamma | UnaryOp::Digamma)) = function {
+        worst.merge(support::worst_f32_near_poles(op, NEAR_POLES));
     }
+    worst
 }
 
 const LENGTH: usize = 2048;

@@ -31,6 +31,14 @@ fn f32_functions_are_right_to_two_ulp_over_a_sample_of_all_bit_patterns() {
 }
 
 #[test]
+fn the_gamma_functions_kin_are_right_to_two_ulp_next_to_poles_and_zeros() {
+    for op in [UnaryOp::Lgamma, UnaryOp::Digamma] {
+        let worst = support::worst_f32_near_poles(op, 1 << 18);
+        assert!(worst.ulps <= LIMIT, "{op:?}: {}", worst.describe());
+    }
+}
+
+#[test]
 #[ignore = "takes many minutes"]
 fn f32_functions_are_right_to_two_ulp_over_all_bit_patterns() {
     for function in measured_functions() {

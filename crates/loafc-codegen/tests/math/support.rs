@@ -449,6 +449,29 @@ pub fn worst_f32(op: UnaryOp, stride: usize, lanes: usize) -> Worst {
     worst
 }
 
+/// The error of an f32 kernel of the gamma function's kin where it has poles and zeros: next to whole numbers from -40 to
+/// 6 at distances of every size, and anywhere between them.
+pub fn worst_f32_near_poles(op: UnaryOp, count: usize) -> Worst {
+    let kernel = Kernel::compile(Function::Unary(op), Lane::F32, 16);
+    let exact = reference(op).expect("a reference for a function with poles");
+    let mut random = Random(3);
+    let mut worst = Worst::default();
+    let (mut inputs, mut out) = (vec![0f32; BLOCK], vec![0f32; BLOCK]);
+    for _ in 0..count.div_ceil(BLOCK) {
+        for (k, x) in inputs.iter_mut().enumerate() {
+            let whole = (random.next() % 47) as f64 - 40.0;
+            let fraction = random.next() as f64 / u64::MAX as f64;
+            let distance = if k % 2 == 0 { fraction } else { (-16.0 * fraction).exp() };
+            *x = (whole + if random.next().is_multiple_of(2) { distance } else { -distance }) as f32;
+        }
+        kernel.apply_f32(&inputs, &inputs, &mut out);
+        for (&x, &got) in inputs.iter().zip(&out) {
+            worst.add(ulps_f32(got, exact(x.into())), &[x.into()], got.into());
+        }
+    }
+    worst
+}
+
 /// Inputs that a thread takes at once, and evaluates at once.
 const PATTERNS_AT_ONCE: u64 = 1 << 20;
 const BLOCK: usize = 4096;
