@@ -59,6 +59,8 @@ NOTES = {
     "softmax_outer": "49 % in cache; three passes over tiles whose rows lie 32 KiB apart",
     "cumsum_rows": "56 % in cache: adds up in f64, one element after the other, as eager mode does",
     "cumsum_columns": "20 % in cache; the rest are short runs of rows at a distance",
+    "logcumsumexp_rows": "an exponential and a logarithm in f64 for each element, as precise as eager mode's",
+    "positions_of_mask": "sums of 8 bytes for elements of 1; a kernel reads and writes them again",
     "variance_columns": "48 % in cache: sums and squares in f64, four states of 8 bytes for an element of 4",
     "embedding_norm": "rows in random order: with the ids in order it takes 0.6 times as long",
     "scatter_add": "adds rows up in their order, so that threads share columns and read short runs of each row",
