@@ -14,9 +14,10 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use smallvec::SmallVec;
 
 use crate::dlpack::{self, Layout};
-use crate::source::Source;
+use crate::source::{Passed, Source};
 use crate::tensor::data_ptr;
 
 /// The call sites of a program, by step.
@@ -73,7 +74,11 @@ pub struct AtenExterns<'a> {
     /// Where each input of the program comes from.
     pub sources: &'a [Source],
     /// What the caller passed.
-    pub arguments: &'a Py<PyTuple>,
+    pub arguments: &'a mut Passed,
+    /// For each input, the argument that only it stands for.
+    pub sole_arguments: &'a [Option<usize>],
+    /// Inputs that nothing will use: let go of as soon as an operator is called, which needs the GIL anyway.
+    pub released: SmallVec<[usize; 16]>,
 }
 
 impl Externs for AtenExterns<'_> {
@@ -81,10 +86,19 @@ impl Externs for AtenExterns<'_> {
         Python::attach(|py| self.call_attached(py, invocation))
             .map_err(|error| ExternError::new(&invocation.call.op, error))
     }
+
+    fn release_inputs(&mut self, inputs: &[usize]) {
+        self.released.extend_from_slice(inputs);
+    }
 }
 
 impl AtenExterns<'_> {
     fn call_attached(&mut self, py: Python<'_>, invocation: &Invocation<'_>) -> PyResult<Vec<ResultMemory>> {
+        for input in self.released.drain(..) {
+            if let Some(position) = self.sole_arguments[input] {
+                self.arguments[position] = None;
+            }
+        }
         let step = invocation.step.0 as usize;
         if self.sites.sites.len() <= step {
             self.sites.sites.resize_with(step + 1, || None);
@@ -94,7 +108,7 @@ impl AtenExterns<'_> {
             Some(site) => site,
             None => entry.insert(CallSite::resolve(py, invocation.call, self.operators)?),
         };
-        site.call(py, invocation, self.sources, self.arguments.bind(py))
+        site.call(py, invocation, self.sources, self.arguments)
     }
 }
 
@@ -130,12 +144,12 @@ impl CallSite {
         py: Python<'_>,
         invocation: &Invocation<'_>,
         sources: &[Source],
-        arguments: &Bound<'_, PyTuple>,
+        arguments: &Passed,
     ) -> PyResult<Vec<ResultMemory>> {
         let mut tensors: Vec<Bound<'_, PyAny>> = Vec::with_capacity(invocation.tensors.len());
         for (tensor, cached) in invocation.tensors.iter().zip(&mut self.tensors) {
             let passed = match tensor.input {
-                Some(position) => sources[position].object(arguments)?,
+                Some(position) => sources[position].object(py, arguments)?,
                 None => None,
             };
             tensors.push(match passed {

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::dlpack::{self, Layout};
 use crate::errors;
 use crate::externs::{AtenExterns, CallSites};
-use crate::source::Source;
+use crate::source::{Passed, Source};
 use crate::tensor::{Dims, data_ptr, dtype_of, layout_of};
 
 /// Work of a call, in bytes and operations, from which on other Python threads may run beside it.
@@ -36,6 +36,8 @@ const KEPT_SITES: usize = 8;
 pub struct Callable {
     executable: Executable,
     sources: Vec<Source>,
+    /// For each input, the argument that only it stands for: a call may let go of that before it ends.
+    sole_arguments: Vec<Option<usize>>,
     /// `loafc.externs.Operators`.
     operators: Py<PyAny>,
     /// Call sites that no call is using.
@@ -47,7 +49,7 @@ pub struct Callable {
 /// The arguments of one call.
 struct Arguments {
     /// What the caller passed.
-    objects: Py<PyTuple>,
+    objects: Passed,
     /// By input: the first element; null for sizes.
     pointers: SmallVec<[*mut u8; 16]>,
     /// By input: the value of a size, 0 for tensors.
@@ -82,9 +84,11 @@ impl Callable {
                 format!("the program takes {expected} inputs, but {} sources were given", sources.len());
             return Err(PyTypeError::new_err(text));
         }
+        let sole_arguments = sole_arguments(&sources);
         Ok(Callable {
             executable,
             sources,
+            sole_arguments,
             operators,
             sites: Mutex::default(),
             checked: AtomicBool::new(false),
@@ -93,7 +97,7 @@ impl Callable {
 
     /// Calls the program and empties the list, so that nobody but the caller keeps the arguments alive afterwards.
     pub fn call<'py>(&self, py: Python<'py>, args: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
-        let arguments = self.collect(args)?;
+        let mut arguments = self.collect(args)?;
         args.del_slice(0, args.len())?;
         let plan = self.plan(py, &arguments)?;
         let mut sites = self.take_sites();
@@ -106,7 +110,9 @@ impl Callable {
                 operators: &self.operators,
                 sites: &mut sites,
                 sources: &self.sources,
-                arguments: &arguments.objects,
+                arguments: &mut arguments.objects,
+                sole_arguments: &self.sole_arguments,
+                released: SmallVec::new(),
             },
             team: &*team,
         };
@@ -122,24 +128,25 @@ impl Callable {
 
     fn collect(&self, args: &Bound<'_, PyList>) -> PyResult<Arguments> {
         let count = self.sources.len();
-        let objects = args.to_tuple();
+        let objects: Passed = args.iter().map(|object| Some(object.unbind())).collect();
         let mut pointers = SmallVec::with_capacity(count);
         let mut sizes = SmallVec::with_capacity(count);
         for source in &self.sources {
-            let (pointer, size) = source.read(&objects)?;
+            let (pointer, size) = source.read(args.py(), &objects)?;
             pointers.push(pointer);
             sizes.push(size);
         }
-        Ok(Arguments { objects: objects.unbind(), pointers, sizes })
+        Ok(Arguments { objects, pointers, sizes })
     }
 
     /// The tensor that the caller passed for an input.
     fn tensor<'a, 'py>(
         &'a self,
-        arguments: &'a Bound<'py, PyTuple>,
+        py: Python<'py>,
+        arguments: &'a Passed,
         input: usize,
     ) -> PyResult<Borrowed<'a, 'py, PyAny>> {
-        let object = self.sources[input].object(arguments)?;
+        let object = self.sources[input].object(py, arguments)?;
         object.ok_or_else(|| PyTypeError::new_err(format!("input {input} is a size, not a tensor")))
     }
 
@@ -154,11 +161,11 @@ impl Callable {
 
     /// Whether an argument that no guard covers has another layout than the program was compiled for.
     fn changed(&self, py: Python<'_>, plan: &CallPlan, arguments: &Arguments) -> PyResult<bool> {
-        let objects = arguments.objects.bind(py);
+        let objects = &arguments.objects;
         for (k, source) in self.sources.iter().enumerate() {
             if source.is_unguarded() {
                 let layout = &plan.inputs()[k];
-                let (shape, strides) = layout_of(py, &*self.tensor(objects, k)?)?;
+                let (shape, strides) = layout_of(py, &*self.tensor(py, objects, k)?)?;
                 if shape[..] != layout.shape || strides[..] != layout.strides {
                     return Ok(true);
                 }
@@ -170,7 +177,7 @@ impl Callable {
     /// Checks all layouts against the program's types. Those that guards keep as they were at the first call are
     /// not read again.
     fn plan_of_layouts(&self, py: Python<'_>, arguments: &Arguments) -> PyResult<Arc<CallPlan>> {
-        let objects = arguments.objects.bind(py);
+        let objects = &arguments.objects;
         let first = !self.checked.load(Ordering::Relaxed);
         let is_kept = |k: usize| !first && !self.sources[k].is_unguarded();
         let mut layouts: Vec<Dims> = Vec::with_capacity(self.sources.len());
@@ -179,7 +186,7 @@ impl Callable {
                 InputKind::Size(_) => Dims::default(),
                 InputKind::Tensor(ty) => match fixed_layout(ty) {
                     Some(layout) if is_kept(k) => layout,
-                    _ => layout_of(py, &*self.tensor(objects, k)?)?,
+                    _ => layout_of(py, &*self.tensor(py, objects, k)?)?,
                 },
             });
         }
@@ -189,7 +196,7 @@ impl Callable {
                 InputKind::Size(_) => InputValue::Size(arguments.sizes[k]),
                 InputKind::Tensor(ty) => InputValue::Tensor {
                     ptr: arguments.pointers[k],
-                    dtype: if is_kept(k) { ty.dtype } else { dtype_of(py, &*self.tensor(objects, k)?)? },
+                    dtype: if is_kept(k) { ty.dtype } else { dtype_of(py, &*self.tensor(py, objects, k)?)? },
                     shape: &layouts[k].0,
                     strides: &layouts[k].1,
                 },
@@ -209,12 +216,10 @@ impl Callable {
         match value {
             OutputValue::None => Ok(py.None().into_bound(py)),
             OutputValue::Size(size) => Ok(size.into_pyobject(py)?.into_any()),
-            OutputValue::Input(position) => {
-                match self.sources[position].object(arguments.objects.bind(py))? {
-                    Some(object) => Ok(object.to_owned()),
-                    None => Ok(arguments.sizes[position].into_pyobject(py)?.into_any()),
-                }
-            }
+            OutputValue::Input(position) => match self.sources[position].object(py, &arguments.objects)? {
+                Some(object) => Ok(object.to_owned()),
+                None => Ok(arguments.sizes[position].into_pyobject(py)?.into_any()),
+            },
             OutputValue::Tensor(tensor) => self.output_tensor(py, tensor, arguments),
         }
     }
@@ -237,7 +242,7 @@ impl Callable {
                 None => Err(PyRuntimeError::new_err("a result lies in memory that is no tensor")),
             },
             OutputMemory::Input(position) => {
-                let input = self.tensor(arguments.objects.bind(py), position)?;
+                let input = self.tensor(py, &arguments.objects, position)?;
                 view_of(py, &input, arguments.pointers[position], layout)
             }
         }
@@ -265,6 +270,14 @@ impl Job<'_> {
             self.executable.run_planned(self.plan, self.pointers, &mut self.externs, self.team)
         })
     }
+}
+
+/// For each input, the argument that no other one stands for.
+fn sole_arguments(sources: &[Source]) -> Vec<Option<usize>> {
+    let positions: Vec<Option<usize>> = sources.iter().map(Source::tensor_position).collect();
+    let mut uses = vec![0; positions.iter().flatten().max().map_or(0, |last| last + 1)];
+    positions.iter().flatten().for_each(|position| uses[*position] += 1);
+    positions.into_iter().map(|position| position.filter(|p| uses[*p] == 1)).collect()
 }
 
 /// The layout of a type without size symbols.

@@ -6,8 +6,12 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 
 use crate::tensor::data_ptr;
+
+/// What the caller passed, as far as nothing has let go of it.
+pub type Passed = SmallVec<[Option<Py<PyAny>>; 16]>;
 
 /// The source of one input.
 pub enum Source {
@@ -68,34 +72,45 @@ impl Source {
         matches!(self, Source::Tensor { unguarded: true, .. })
     }
 
+    /// The argument that it is, if it is a tensor.
+    pub fn tensor_position(&self) -> Option<usize> {
+        match self {
+            Source::Tensor { position, .. } => Some(*position),
+            _ => None,
+        }
+    }
+
     /// The tensor or integer that the caller passed. Nothing for a derived size.
     pub fn object<'a, 'py>(
         &'a self,
-        args: &'a Bound<'py, PyTuple>,
+        py: Python<'py>,
+        args: &'a Passed,
     ) -> PyResult<Option<Borrowed<'a, 'py, PyAny>>> {
         match self {
-            Source::Size(position) | Source::Tensor { position, .. } => argument(args, *position).map(Some),
-            Source::Constant(tensor) => Ok(Some(tensor.bind_borrowed(args.py()))),
+            Source::Size(position) | Source::Tensor { position, .. } => {
+                argument(py, args, *position).map(Some)
+            }
+            Source::Constant(tensor) => Ok(Some(tensor.bind_borrowed(py))),
             Source::Derived { .. } => Ok(None),
         }
     }
 
     /// The first element (null for a size) and the value (0 for a tensor).
-    pub fn read(&self, args: &Bound<'_, PyTuple>) -> PyResult<(*mut u8, i64)> {
+    pub fn read(&self, py: Python<'_>, args: &Passed) -> PyResult<(*mut u8, i64)> {
         match self {
-            Source::Size(position) => Ok((std::ptr::null_mut(), argument(args, *position)?.extract()?)),
+            Source::Size(position) => Ok((std::ptr::null_mut(), argument(py, args, *position)?.extract()?)),
             Source::Tensor { position, .. } => {
-                let tensor = argument(args, *position)?;
+                let tensor = argument(py, args, *position)?;
                 Ok((data_ptr(&tensor)?, 0))
             }
-            Source::Constant(tensor) => Ok((data_ptr(tensor.bind(args.py()))?, 0)),
+            Source::Constant(tensor) => Ok((data_ptr(tensor.bind(py))?, 0)),
             Source::Derived { position, property, factor, offset } => {
-                let object = argument(args, *position)?;
+                let object = argument(py, args, *position)?;
                 let method = |name, dim: &usize| object.call_method1(name, (*dim,))?.extract();
                 let number: i64 = match property {
                     Property::Value => object.extract()?,
-                    Property::Size(dim) => method(intern!(args.py(), "size"), dim)?,
-                    Property::Stride(dim) => method(intern!(args.py(), "stride"), dim)?,
+                    Property::Size(dim) => method(intern!(py, "size"), dim)?,
+                    Property::Stride(dim) => method(intern!(py, "stride"), dim)?,
                 };
                 Ok((std::ptr::null_mut(), floor_div(number.wrapping_sub(*offset), *factor)))
             }
@@ -103,8 +118,13 @@ impl Source {
     }
 }
 
-fn argument<'a, 'py>(args: &'a Bound<'py, PyTuple>, position: usize) -> PyResult<Borrowed<'a, 'py, PyAny>> {
-    args.get_borrowed_item(position).map_err(|_| {
+fn argument<'a, 'py>(
+    py: Python<'py>,
+    args: &'a Passed,
+    position: usize,
+) -> PyResult<Borrowed<'a, 'py, PyAny>> {
+    let object = args.get(position).and_then(Option::as_ref).map(|object| object.bind_borrowed(py));
+    object.ok_or_else(|| {
         PyIndexError::new_err(format!("argument {position} is missing: only {} were passed", args.len()))
     })
 }

@@ -69,7 +69,18 @@ pub(crate) unsafe fn run(
     state.foreign.resize_with(count, || None);
     state.blocks.resize_with(count, || None);
     let scratch = place_buffers(plan, inputs, team, state)?;
-    for (step, planned) in program.steps.iter().zip(&plan.steps) {
+    for b in &plan.memory.untouched {
+        take_block(plan, *b, state)?;
+    }
+    for (k, (step, planned)) in program.steps.iter().zip(&plan.steps).enumerate() {
+        for b in &plan.memory.takes[k] {
+            take_block(plan, *b, state)?;
+        }
+        for (b, first) in &plan.memory.takes_over[k] {
+            // Not where the other buffer is: a library may have put that into memory of its own.
+            let block = state.blocks[*first].as_ref();
+            state.pointers[*b] = block.map_or(std::ptr::null_mut(), |block| block.as_ptr());
+        }
         match (step, &planned.kind) {
             (LinkedStep::Kernel(kernel), PlannedKind::Kernel { sizes, phases }) => {
                 state.args.clear();
@@ -104,6 +115,12 @@ pub(crate) unsafe fn run(
         for b in &planned.release {
             state.foreign[*b] = None;
         }
+        for b in &plan.memory.gives_back[k] {
+            state.blocks[*b] = None;
+        }
+        if !planned.release_inputs.is_empty() {
+            externs.release_inputs(&planned.release_inputs);
+        }
     }
     // Not collected: without a known length, the list would grow and move several times.
     let mut outputs = Vec::with_capacity(plan.outputs.len());
@@ -113,7 +130,8 @@ pub(crate) unsafe fn run(
     Ok(outputs)
 }
 
-/// Gives each buffer its memory, as far as no library brings it.
+/// Takes the arena and scratch, and gives inputs and small buffers their places. Blocks come with the first step that
+/// uses them: until then, what the call lets go of may have become free.
 fn place_buffers(
     plan: &CallPlan,
     inputs: &[*mut u8],
@@ -128,17 +146,11 @@ fn place_buffers(
         base = block.as_ptr();
         state.arena = Some(block);
     }
-    for (b, place) in plan.memory.places.iter().enumerate() {
+    for place in &plan.memory.places {
         let pointer = match place {
             Place::Input(position) => inputs[*position],
             Place::Arena(offset) => base.wrapping_add(*offset),
-            Place::Library | Place::Nowhere => std::ptr::null_mut(),
-            Place::Block => {
-                let block = Pool::global().take(plan.buffer_bytes[b])?;
-                let pointer = block.as_ptr();
-                state.blocks[b] = Some(Arc::new(block));
-                pointer
-            }
+            Place::Library | Place::Nowhere | Place::Block | Place::BlockOf(_) => std::ptr::null_mut(),
         };
         state.pointers.push(pointer);
     }
@@ -147,6 +159,13 @@ fn place_buffers(
         thread: base.wrapping_add(plan.thread_scratch),
         thread_bytes: plan.thread_scratch_bytes,
     })
+}
+
+fn take_block(plan: &CallPlan, b: usize, state: &mut CallState) -> Result<(), RunError> {
+    let block = Pool::global().take(plan.buffer_bytes[b])?;
+    state.pointers[b] = block.as_ptr();
+    state.blocks[b] = Some(Arc::new(block));
+    Ok(())
 }
 
 /// What a kernel gets, for all threads.

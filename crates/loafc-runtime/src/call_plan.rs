@@ -21,6 +21,9 @@ use crate::value::same_strides;
 /// another one takes about 2 µs even where it waits for work.
 const GRAIN: i64 = 128 << 10;
 
+/// Bytes of an input from which on it is let go of before the call ends.
+const WORTH_RELEASING: usize = 64 << 10;
+
 /// All that a call needs besides pointers.
 #[derive(Debug)]
 pub struct CallPlan {
@@ -49,6 +52,8 @@ pub(crate) struct PlannedStep {
     pub kind: PlannedKind,
     /// Buffers in a library's memory that no later step uses.
     pub release: Vec<usize>,
+    /// Inputs that neither a later step nor a result uses.
+    pub release_inputs: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -154,13 +159,27 @@ impl CallPlan {
                     plan_kernel(kernel, &mut numbers, &mut work, &mut sizes)?
                 }
             };
-            steps.push(PlannedStep { kind, release: Vec::new() });
+            steps.push(PlannedStep { kind, release: Vec::new(), release_inputs: Vec::new() });
+        }
+        let mut buffers_of = vec![0; program.inputs.len()];
+        for buffer in &program.buffers {
+            if let Owner::Input(input) = buffer.owner {
+                buffers_of[input] += 1;
+            }
         }
         for (b, buffer) in program.buffers.iter().enumerate() {
             let kept = program.outputs.iter().any(|o| is_on_buffer(o, b));
-            if let (Some((_, last)), Owner::Library | Owner::Call, false) = (buffer.steps, buffer.owner, kept)
-            {
-                steps[last].release.push(b);
+            match (buffer.owner, buffer.steps) {
+                (Owner::Library | Owner::Call, Some((_, last))) if !kept => steps[last].release.push(b),
+                (Owner::Input(input), Some((_, last)))
+                    if !kept
+                        && buffers_of[input] == 1
+                        && !is_returned(program, input)
+                        && lifetimes[b].bytes >= WORTH_RELEASING =>
+                {
+                    steps[last].release_inputs.push(input);
+                }
+                _ => {}
             }
         }
         let outputs = program
@@ -199,6 +218,10 @@ impl CallPlan {
     pub fn arena_bytes(&self) -> usize {
         self.memory.arena_bytes
     }
+}
+
+fn is_returned(program: &Executable, input: usize) -> bool {
+    program.outputs.iter().any(|o| matches!(o, Output::Input(position) if *position == input))
 }
 
 fn is_on_buffer(output: &Output, buffer: usize) -> bool {

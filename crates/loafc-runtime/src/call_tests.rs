@@ -367,6 +367,48 @@ fn memory_of_a_library_lives_as_long_as_it_is_used() {
     assert_eq!(alive.load(Ordering::Relaxed), 0);
 }
 
+/// Notes which inputs a call lets go of.
+#[derive(Default)]
+struct Releases(Vec<Vec<usize>>);
+
+impl Externs for Releases {
+    fn call(&mut self, invocation: &Invocation<'_>) -> Result<Vec<ResultMemory>, ExternError> {
+        NativeExterns.call(invocation)
+    }
+
+    fn release_inputs(&mut self, inputs: &[usize]) {
+        self.0.push(inputs.to_vec());
+    }
+}
+
+#[test]
+fn large_inputs_are_let_go_of_behind_their_last_use_unless_they_are_results() {
+    // x0 is small, x1 is read by the first kernel, x2 by both, x3 is a result as well.
+    let large = Size::from(1 << 16);
+    let sources = (0..4).map(|k| {
+        let len = if k == 0 { Size::from(16) } else { large };
+        buffer("x", len, BufferSource::Input(k))
+    });
+    let program = NestProgram {
+        buffers: sources.chain([buffer("y", large, BufferSource::Owned)]).collect(),
+        outputs: vec![Output::Tensor(view(4, &[large])), Output::Input(3)],
+        ..NestProgram::default()
+    };
+    let steps = [1, 2, 3, 0, 2].map(|x| {
+        let units = if x == 0 { Size::from(16) } else { large };
+        kernel(add_size, &[x, 4], &[units], units)
+    });
+    let names = ["x0", "x1", "x2", "x3"];
+    let inputs = names.iter().enumerate().map(|(k, name)| input(name, &[program.buffers[k].len])).collect();
+    let program = Executable::link(inputs, &program, steps.into(), &[], &|_| true).unwrap();
+    let data = vec![1.0f32; 1 << 16];
+    let shapes = [[16i64], [1 << 16], [1 << 16], [1 << 16]];
+    let values = shapes.each_ref().map(|shape| tensor(&data, shape));
+    let mut externs = Releases::default();
+    run(&program, &values, &mut externs, &Serial).unwrap();
+    assert_eq!(externs.0, [[1], [2]]);
+}
+
 struct Broken;
 
 impl Externs for Broken {

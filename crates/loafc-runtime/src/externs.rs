@@ -42,6 +42,10 @@ pub enum ResultMemory {
 pub trait Externs {
     /// Makes the call. Returns one entry for each of [`Invocation::results`].
     fn call(&mut self, invocation: &Invocation<'_>) -> Result<Vec<ResultMemory>, ExternError>;
+
+    /// Tells that nothing will use these inputs of the program any more. A front end that owns them may let go of
+    /// them, so that their memory serves what comes later; it need not.
+    fn release_inputs(&mut self, _inputs: &[usize]) {}
 }
 
 /// Whether a library writes the results of this call to where it is told to. If not, no memory is planned for

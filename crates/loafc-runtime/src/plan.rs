@@ -1,6 +1,7 @@
-//! Where each buffer lives in one call. Buffers with lifetimes that don't overlap share memory of one arena; a
-//! buffer may take over the place of one that its kernel reads for the last time. Results get blocks of their
-//! own, because the caller keeps them.
+//! Where each buffer lives in one call. Small buffers with lifetimes that don't overlap share memory of one arena.
+//! Large ones take a block of the pool for as long as they live, which before and after serves other calls, results,
+//! and what the caller lets go of. A buffer may take over the place of one that its kernel reads for the last time.
+//! Results get blocks of their own, because the caller keeps them.
 
 use crate::pool::ALIGNMENT;
 
@@ -39,6 +40,8 @@ pub enum Place {
     Library,
     /// A block of its own.
     Block,
+    /// The block of this other buffer, which it takes over.
+    BlockOf(usize),
     /// This many bytes into the arena.
     Arena(usize),
     /// Nowhere: nothing uses it.
@@ -52,7 +55,18 @@ pub struct MemoryPlan {
     pub places: Vec<Place>,
     /// Bytes of the arena.
     pub arena_bytes: usize,
+    /// By step: buffers that get their block before it.
+    pub takes: Vec<Vec<usize>>,
+    /// By step: buffers whose block goes back behind it.
+    pub gives_back: Vec<Vec<usize>>,
+    /// By step: buffers that take over a block with it, each with the one that got the block.
+    pub takes_over: Vec<Vec<(usize, usize)>>,
+    /// Results that no step uses; they have a block all the same.
+    pub untouched: Vec<usize>,
 }
+
+/// Bytes from which on a buffer has a block of its own.
+const LARGE: usize = 256 << 10;
 
 impl MemoryPlan {
     /// The buffers at such places.
@@ -106,10 +120,17 @@ impl Arena {
 pub fn plan(buffers: &[Lifetime], steps: usize) -> MemoryPlan {
     let mut places: Vec<Place> = buffers.iter().map(fixed_place).collect();
     let (mut begins, mut ends) = (vec![Vec::new(); steps], vec![Vec::new(); steps]);
+    let (mut takes, mut gives_back) = (vec![Vec::new(); steps], vec![Vec::new(); steps]);
+    let (mut takes_over, mut untouched) = (vec![Vec::new(); steps], Vec::new());
     for (b, buffer) in buffers.iter().enumerate() {
-        if let (Owner::Call, Some((first, last))) = (buffer.owner, buffer.steps) {
-            begins[first].push(b);
-            ends[last].push(b);
+        match (buffer.owner, buffer.steps) {
+            (Owner::Call, Some((first, last))) => {
+                begins[first].push(b);
+                ends[last].push(b);
+            }
+            (Owner::Output, Some((first, _))) => takes[first].push(b),
+            (Owner::Output, None) => untouched.push(b),
+            _ => {}
         }
     }
     let mut arena = Arena::default();
@@ -118,20 +139,37 @@ pub fn plan(buffers: &[Lifetime], steps: usize) -> MemoryPlan {
     for step in 0..steps {
         for &b in &begins[step] {
             if let Some(old) = taken_over(buffers, &held, b, step) {
-                places[b] = places[old];
+                places[b] = match places[old] {
+                    Place::Block => Place::BlockOf(old),
+                    place => place,
+                };
+                if let Place::BlockOf(first) = places[b] {
+                    takes_over[step].push((b, first));
+                }
                 held[b] = std::mem::take(&mut held[old]);
                 continue;
             }
             held[b] = buffers[b].bytes.next_multiple_of(ALIGNMENT);
-            places[b] = Place::Arena(if held[b] == 0 { 0 } else { arena.take(held[b]) });
+            places[b] = match held[b] {
+                0 => Place::Arena(0),
+                bytes if bytes < LARGE => Place::Arena(arena.take(bytes)),
+                _ => {
+                    takes[step].push(b);
+                    Place::Block
+                }
+            };
         }
         for &b in &ends[step] {
-            if let (Place::Arena(start), true) = (places[b], held[b] > 0) {
-                arena.give_back(start, std::mem::take(&mut held[b]));
+            let bytes = std::mem::take(&mut held[b]);
+            match places[b] {
+                _ if bytes == 0 => {}
+                Place::Arena(start) => arena.give_back(start, bytes),
+                Place::BlockOf(first) => gives_back[step].push(first),
+                _ => gives_back[step].push(b),
             }
         }
     }
-    MemoryPlan { places, arena_bytes: arena.end }
+    MemoryPlan { places, arena_bytes: arena.end, takes, gives_back, takes_over, untouched }
 }
 
 fn fixed_place(buffer: &Lifetime) -> Place {
@@ -195,6 +233,21 @@ mod tests {
         let p = plan(&[of(Owner::Output), of(Owner::Input(3)), of(Owner::Library)], 1);
         assert_eq!(p.places, [Place::Block, Place::Input(3), Place::Library]);
         assert_eq!(p.arena_bytes, 0);
+        assert_eq!((p.takes, p.gives_back), (vec![vec![0]], vec![vec![]]));
+    }
+
+    #[test]
+    fn a_large_buffer_has_a_block_from_its_first_step_to_its_last_heir_s() {
+        let mut second = own(LARGE, 1, 2);
+        second.in_place_of = Some(0);
+        let mut third = own(LARGE, 2, 3);
+        third.in_place_of = Some(1);
+        let p = plan(&[own(LARGE, 0, 1), second, third, own(LARGE, 1, 1)], 4);
+        assert_eq!(p.places, [Place::Block, Place::BlockOf(0), Place::BlockOf(0), Place::Block]);
+        assert_eq!(p.takes, [vec![0], vec![3], vec![], vec![]]);
+        assert_eq!(p.takes_over, [vec![], vec![(1, 0)], vec![(2, 0)], vec![]]);
+        assert_eq!(p.gives_back, [vec![], vec![3], vec![], vec![0]]);
+        assert_eq!(p.arena_bytes, 0);
     }
 
     #[test]
@@ -208,24 +261,41 @@ mod tests {
         #[test]
         fn buffers_that_live_together_never_overlap(
             given in prop::collection::vec((0usize..400, 0usize..12, 0usize..5, any::<Option<prop::sample::Index>>()), 1..40),
+            unit in prop::sample::select(vec![1, LARGE / 200]),
         ) {
             let mut buffers: Vec<Lifetime> = Vec::new();
             for (k, (bytes, first, length, old)) in given.iter().enumerate() {
                 // As the caller promises: a buffer has at most one successor.
                 let old = old.filter(|_| k > 0).map(|i| i.index(k));
                 let free = old.filter(|o| buffers.iter().all(|b| b.in_place_of != Some(*o)));
-                buffers.push(Lifetime { in_place_of: free, ..own(*bytes, *first, first + length) });
+                buffers.push(Lifetime { in_place_of: free, ..own(bytes * unit, *first, first + length) });
             }
             let p = plan(&buffers, 20);
+            // The block that a buffer lies in, and bytes into that; the arena counts as one.
+            let place = |b: usize| match p.places[b] {
+                Place::Arena(at) => (None, at),
+                Place::Block => (Some(b), 0),
+                Place::BlockOf(first) => (Some(first), 0),
+                other => panic!("{other:?}"),
+            };
+            let step_of = |lists: &[Vec<usize>], b: usize| lists.iter().position(|list| list.contains(&b));
             for (i, a) in buffers.iter().enumerate() {
-                let Place::Arena(at) = p.places[i] else { panic!("not placed") };
-                prop_assert!(at + a.bytes <= p.arena_bytes || a.bytes == 0);
+                let (block, at) = place(i);
+                let s = a.steps.unwrap();
+                match block {
+                    None => prop_assert!(at + a.bytes <= p.arena_bytes || a.bytes == 0),
+                    Some(first) => {
+                        prop_assert!(buffers[first].bytes >= a.bytes);
+                        prop_assert!(step_of(&p.takes, first).is_some_and(|k| k <= s.0));
+                        prop_assert!(step_of(&p.gives_back, first).is_some_and(|k| k >= s.1));
+                    }
+                }
                 for (j, b) in buffers.iter().enumerate().skip(i + 1) {
-                    let (s, t) = (a.steps.unwrap(), b.steps.unwrap());
+                    let t = b.steps.unwrap();
                     let together = s.0 <= t.1 && t.0 <= s.1;
                     let handed_over = (b.in_place_of == Some(i) && s.1 == t.0) || (a.in_place_of == Some(j) && t.1 == s.0);
-                    let Place::Arena(other) = p.places[j] else { panic!("not placed") };
-                    let overlap = a.bytes > 0 && b.bytes > 0 && at < other + b.bytes && other < at + a.bytes;
+                    let (other_block, other) = place(j);
+                    let overlap = block == other_block && a.bytes > 0 && b.bytes > 0 && at < other + b.bytes && other < at + a.bytes;
                     prop_assert!(!(together && overlap && !handed_over));
                 }
             }
