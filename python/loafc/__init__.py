@@ -1,10 +1,10 @@
 """loafc: a fusing tensor compiler for PyTorch programs.
 
 ``torch.compile(model, backend="loafc")`` compiles with it, ``loafc.explain`` tells what it made of a function,
-``loafc.metrics`` counts over the process.
+``loafc.metrics`` counts over the process, ``loafc.memory`` tells what memory it reuses.
 """
 
-from . import metrics
+from . import memory, metrics
 from .errors import CompileError, ConvertError, LoafcError, LoafcWarning, OptionError, PositionError
 from .explain import Report, explain
 
@@ -17,5 +17,6 @@ __all__ = [
     "PositionError",
     "Report",
     "explain",
+    "memory",
     "metrics",
 ]

@@ -14,6 +14,7 @@ mod tensor;
 
 use std::time::Instant;
 
+use loafc_runtime::pool::Pool;
 use loafc_runtime::random::Generator;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -67,7 +68,11 @@ fn compile(
     let graph = graph.map_err(|error| loafc_error(py, "CompileError", error))?;
     let traced = graph.hints.clone();
     let compiler = loafc::Compiler::with_externs(options, externs::writes_results);
-    let compiled = py.detach(|| compiler.compile(graph));
+    let compiled = py.detach(|| {
+        let compiled = compiler.compile(graph);
+        loafc::release_compiler_memory();
+        compiled
+    });
     let compiled = compiled.map_err(|error| compile_error(py, error))?;
     let (executable, report) = compiled.into_parts();
     // The sizes of tracing: better refused here, where the caller has another way, than at the first call.
@@ -108,6 +113,25 @@ fn draw_events(
     Ok(())
 }
 
+/// Bytes of the pool of memory: waiting for reuse, in use, and the most that was in use at once.
+#[pyfunction]
+fn memory_usage() -> (usize, usize, usize) {
+    let usage = Pool::global().usage();
+    (usage.free, usage.live, usage.peak)
+}
+
+/// Gives free memory back to the system until at most `keep` bytes of it are left.
+#[pyfunction]
+fn trim_memory(py: Python<'_>, keep: usize) {
+    py.detach(|| Pool::global().trim(keep));
+}
+
+/// Counts the peak of `memory_usage` from what is in use now.
+#[pyfunction]
+fn reset_peak_memory() {
+    Pool::global().reset_peak();
+}
+
 /// A number of things for people: `1 kernel`, `2 kernels`.
 #[pyfunction]
 fn count_text(count: usize, thing: &str) -> String {
@@ -134,5 +158,11 @@ fn _loafc(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Report>()?;
     module.add_function(wrap_pyfunction!(count_text, module)?)?;
     module.add_function(wrap_pyfunction!(draw_events, module)?)?;
-    module.add_function(wrap_pyfunction!(compile, module)?)
+    module.add_function(wrap_pyfunction!(memory_usage, module)?)?;
+    module.add_function(wrap_pyfunction!(trim_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(reset_peak_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(compile, module)?)?;
+    // Loading it runs through much of LLVM's code, and a process may find all it needs in the cache on disk.
+    loafc::release_compiler_memory();
+    Ok(())
 }

@@ -27,6 +27,7 @@ mod tensor;
 pub use compiler::Compiler;
 pub use error::{CompileError, Phase};
 pub use interpret::{Level, LevelError, Outcome};
+pub use loafc_codegen::cpu::footprint::release_compiler_memory;
 pub use loafc_ir::builder::GraphBuilder;
 pub use loafc_ir::dtype::DType;
 pub use loafc_ir::graph::{Arg, Graph, Input, TensorType};

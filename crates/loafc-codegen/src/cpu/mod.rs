@@ -4,6 +4,7 @@ mod access;
 pub(crate) mod compile;
 mod convert;
 mod emit;
+pub mod footprint;
 mod ir;
 pub mod jit;
 pub mod math;
