@@ -1,7 +1,7 @@
 # Entry points for people and CI. Everything runs in .venv, which `make bootstrap` sets up.
 .DEFAULT_GOAL := help
 .PHONY: help bootstrap demo test test-rust test-python bench-scheduler bench-cpu bench-steps bench-overhead \
-	check-census check-operators check-models lint fmt
+	bench-memory check-census check-operators check-models lint fmt
 
 PY := .venv/bin/python
 
@@ -40,6 +40,9 @@ bench-steps: ## Run steps of real models compiled by loafc and TorchInductor (te
 
 bench-overhead: ## Measure what a call of a compiled program costs beside TorchInductor's
 	$(PY) -m loafc.bench overhead $(if $(JSON),--json $(JSON))
+
+bench-memory: ## Measure peak memory of steps of real models beside TorchInductor's (minutes; CACHED=1, JSON=file)
+	$(PY) -m loafc.bench memory $(if $(CACHED),--cached) $(if $(JSON),--json $(JSON))
 
 check-census: ## Count the operator calls of real models that become loops
 	$(PY) -m loafc.check census

@@ -10,6 +10,7 @@ import pytest
 import torch
 from loafc import demo
 from loafc.bench import inductor, scheduler, steps
+from loafc.bench import memory as bench_memory
 from loafc.bench.capture import capture
 from loafc.bench.models import Model
 
@@ -136,3 +137,29 @@ def test_a_step_is_run_in_eager_mode_and_by_both_compilers():
     assert row.right and row.fallbacks == 0 and row.kernels > 0
     assert row.speedup > 0 and row.over_eager > 0
     assert 0 < row.compile_seconds < row.inductor_compile_seconds
+
+
+def test_memory_is_told_by_step_and_more_than_the_rivals_is_a_problem():
+    asked = []
+
+    def run(arguments):
+        asked.append(arguments)
+        peak = {"eager": 90, "loafc": 100, "inductor": 120}[arguments[0]]
+        return f"a line of a library\n{json.dumps({'peak': peak, 'whole': 130 if arguments[0] == 'loafc' else 125})}\n"
+
+    row = bench_memory.measure("bert", "training", True, run)
+    # With caches, each fills its own first.
+    assert asked == [[name, "bert", "training", "cached"] for name in ("eager", *["loafc"] * 2, *["inductor"] * 2)]
+    assert row.cells()["loafc/inductor"] == "0.833"
+    assert row.problems() == ["bert training with compiling: a peak of 130 MB, TorchInductor's is 125"]
+
+
+def test_the_peak_of_a_step_is_measured_in_a_process_of_its_own():
+    ours, plain = (
+        json.loads(bench_memory.run_child([backend, "gpt2", "inference", "fresh"]).splitlines()[-1])
+        for backend in ("loafc", "eager")
+    )
+    for figures in (ours, plain):
+        assert 100 < figures["peak"] <= figures["whole"] < 10_000
+    # What compiling leaves behind, Dynamo's part as well.
+    assert ours["peak"] > plain["peak"]

@@ -6,7 +6,7 @@ import sys
 
 from ..dispatch import run_command
 
-BENCHMARKS = ("scheduler", "cpu", "overhead", "steps")
+BENCHMARKS = ("scheduler", "cpu", "overhead", "steps", "memory")
 
 
 def main(args: list[str]) -> int:
