@@ -15,12 +15,13 @@ _TARGETS = frozenset({torch.native_dropout, torch.ops.aten.native_dropout, torch
 
 
 def draw_for_dropout_of_all(gm: GraphModule) -> None:
-    """Has such calls in Dynamo's graph draw what eager mode draws."""
-    found = [node for node in gm.graph.nodes if node.target in _TARGETS and _drops_all(node)]
-    for node in found:
-        node.target, node.args, node.kwargs = _dropped, (_argument(node, 0, "input"),), {}
-    if found:
-        gm.recompile()
+    """Has such calls in Dynamo's graph, and in graphs within it, draw what eager mode draws."""
+    for graph in (module for module in gm.modules() if isinstance(module, GraphModule)):
+        found = [node for node in graph.graph.nodes if node.target in _TARGETS and _drops_all(node)]
+        for node in found:
+            node.target, node.args, node.kwargs = _dropped, (_argument(node, 0, "input"),), {}
+        if found:
+            graph.recompile()
 
 
 def _drops_all(node: Node) -> bool:

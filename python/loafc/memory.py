@@ -1,7 +1,7 @@
 """The memory that compiled programs reuse: how much there is, and how to give it back.
 
 Results and scratch come from a pool of the process and return to it when their tensors die. The pool keeps at most a
-quarter of the machine's memory for reuse.
+quarter of the memory that the process may use, or 256 MiB.
 """
 
 from __future__ import annotations

@@ -63,7 +63,10 @@ impl Comparison {
 
     /// Whether it holds; `None` where that depends on the symbols' values.
     pub fn decided(&self) -> Option<bool> {
-        let difference = (self.right - self.left).as_const();
+        let difference = match (self.left.as_const(), self.right.as_const()) {
+            (Some(left), Some(right)) => Some(right.saturating_sub(left)),
+            _ => (self.right - self.left).as_const(),
+        };
         let holds = match self.relation {
             Relation::Equal => difference.map(|d| d == 0),
             Relation::AtMost => difference.map(|d| d >= 0),
@@ -136,8 +139,9 @@ impl SizeCondition {
         for size in sides.chain(symbols) {
             let name = size.to_string();
             if shown.iter().all(|(other, _)| *other != name) {
-                let value =
-                    size.eval(values).map_or("nothing (it divides by zero)".to_owned(), |v| v.to_string());
+                let value = size
+                    .eval(values)
+                    .map_or("nothing (it overflows or divides by zero)".to_owned(), |v| v.to_string());
                 shown.push((name, value));
             }
         }
@@ -237,7 +241,13 @@ mod tests {
         assert_eq!(empty.check(&values(&[("n", 0)])), Ok(()));
         assert!(empty.check(&values(&[("n", 3)])).is_err());
         let divided = condition(Comparison::new(six.floor_div(n), Relation::Less, six));
-        assert!(divided.check(&values(&[("n", 0)])).unwrap_err().to_string().contains("divides by zero"));
+        assert!(
+            divided
+                .check(&values(&[("n", 0)]))
+                .unwrap_err()
+                .to_string()
+                .contains("overflows or divides by zero")
+        );
     }
 
     #[test]

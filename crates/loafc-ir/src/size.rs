@@ -258,9 +258,9 @@ impl Size {
                     let mut product = *factor;
                     for a in monomial {
                         let a = read().atoms[a.0 as usize].clone();
-                        product = product.wrapping_mul(a.eval(values)?);
+                        product = product.checked_mul(a.eval(values)?)?;
                     }
-                    sum = sum.wrapping_add(product);
+                    sum = sum.checked_add(product)?;
                 }
                 Some(sum)
             }

@@ -265,7 +265,8 @@ impl Callable {
 impl Job<'_> {
     fn run(mut self) -> Results {
         // SAFETY: the plan was made for these arguments' layouts, checked at this call or, where guards keep them
-        // as they were, at an earlier one; the caller holds the tensors until the call returns.
+        // as they were, at an earlier one; the externs hold the tensors until the call
+        // returns or names them in `release_inputs`.
         Results(unsafe {
             self.executable.run_planned(self.plan, self.pointers, &mut self.externs, self.team)
         })

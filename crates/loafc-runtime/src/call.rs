@@ -41,9 +41,10 @@ impl CallState {
         self.args.clear();
         self.arena = None;
         for b in &plan.held {
-            self.foreign[*b] = None;
             self.blocks[*b] = None;
         }
+        // A library may bring memory where none was asked for, too.
+        self.foreign.iter_mut().for_each(|keepalive| *keepalive = None);
     }
 }
 

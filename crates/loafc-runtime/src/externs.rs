@@ -44,7 +44,8 @@ pub trait Externs {
     fn call(&mut self, invocation: &Invocation<'_>) -> Result<Vec<ResultMemory>, ExternError>;
 
     /// Tells that nothing will use these inputs of the program any more. A front end that owns them may let go of
-    /// them, so that their memory serves what comes later; it need not.
+    /// them, so that their memory serves what comes later; it need not. No result lies in them, but another input may
+    /// share their memory.
     fn release_inputs(&mut self, _inputs: &[usize]) {}
 }
 

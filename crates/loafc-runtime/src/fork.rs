@@ -67,7 +67,8 @@ impl<T> ForkLock<T> {
         }
     }
 
-    /// Runs `section` alone. It must not panic, call out, or take the lock again.
+    /// Runs `section` alone. It must not panic, call the system, or take the lock again.
+    /// It may allocate: whoever forks waits for it here, before the allocator's own preparations begin.
     pub(crate) fn with<R>(&self, section: impl FnOnce(&mut T) -> R) -> R {
         struct Release<'a>(&'a AtomicBool);
         impl Drop for Release<'_> {

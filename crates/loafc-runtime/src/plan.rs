@@ -66,7 +66,7 @@ pub struct MemoryPlan {
 }
 
 /// Bytes from which on a buffer has a block of its own.
-const LARGE: usize = 256 << 10;
+const OWN_BLOCK: usize = 256 << 10;
 
 impl MemoryPlan {
     /// The buffers at such places.
@@ -152,7 +152,7 @@ pub fn plan(buffers: &[Lifetime], steps: usize) -> MemoryPlan {
             held[b] = buffers[b].bytes.next_multiple_of(ALIGNMENT);
             places[b] = match held[b] {
                 0 => Place::Arena(0),
-                bytes if bytes < LARGE => Place::Arena(arena.take(bytes)),
+                bytes if bytes < OWN_BLOCK => Place::Arena(arena.take(bytes)),
                 _ => {
                     takes[step].push(b);
                     Place::Block
@@ -238,11 +238,11 @@ mod tests {
 
     #[test]
     fn a_large_buffer_has_a_block_from_its_first_step_to_its_last_heir_s() {
-        let mut second = own(LARGE, 1, 2);
+        let mut second = own(OWN_BLOCK, 1, 2);
         second.in_place_of = Some(0);
-        let mut third = own(LARGE, 2, 3);
+        let mut third = own(OWN_BLOCK, 2, 3);
         third.in_place_of = Some(1);
-        let p = plan(&[own(LARGE, 0, 1), second, third, own(LARGE, 1, 1)], 4);
+        let p = plan(&[own(OWN_BLOCK, 0, 1), second, third, own(OWN_BLOCK, 1, 1)], 4);
         assert_eq!(p.places, [Place::Block, Place::BlockOf(0), Place::BlockOf(0), Place::Block]);
         assert_eq!(p.takes, [vec![0], vec![3], vec![], vec![]]);
         assert_eq!(p.takes_over, [vec![], vec![(1, 0)], vec![(2, 0)], vec![]]);
@@ -261,7 +261,7 @@ mod tests {
         #[test]
         fn buffers_that_live_together_never_overlap(
             given in prop::collection::vec((0usize..400, 0usize..12, 0usize..5, any::<Option<prop::sample::Index>>()), 1..40),
-            unit in prop::sample::select(vec![1, LARGE / 200]),
+            unit in prop::sample::select(vec![1, OWN_BLOCK / 200]),
         ) {
             let mut buffers: Vec<Lifetime> = Vec::new();
             for (k, (bytes, first, length, old)) in given.iter().enumerate() {

@@ -19,8 +19,9 @@ pub(crate) fn told(
     let RunError::Check { kernel: name, mut failure } = error else { return error };
     let refused = failure.positions.as_ref().and_then(|checked| {
         let buffer = checked.tensor.buffer.0 as usize;
-        // What the kernel reads is there; what it writes may have changed.
-        let is_kept = kernel.buffers.contains(&buffer) && !kernel.written.contains(&buffer);
+        // What the kernel reads is there; what it writes, or what it writes in the place of, may have changed.
+        let is_kept = kernel.buffers.contains(&buffer)
+            && kernel.written.iter().all(|written| pointers.get(*written) != pointers.get(buffer));
         let linked = program.buffers.get(buffer).filter(|_| is_kept)?;
         let first = pointers.get(buffer).filter(|pointer| !pointer.is_null())?;
         // SAFETY: the kernel read these positions at this place a moment ago.

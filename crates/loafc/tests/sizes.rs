@@ -3,8 +3,9 @@
 
 use loafc::{Compiler, Graph, Input, Level, Tensor, Value, parse};
 
-/// An operator's call in a program over `%x: f32[6, 8]`, `%v: f32[a]`, `%w: f32[b // 2]` and the sizes `n` and `k`;
-/// values of `n`, `k`, `a` and `b` that it can be run with; ones that it can't, and what the error has to say.
+/// An operator's call in a program over `%x: f32[6, 8]`, `%v: f32[a]`, `%w: f32[b // 2]`, `%e` without elements, and the
+/// sizes `n` and `k`; values of `n`, `k`, `a` and `b` that it can be run with; ones that it can't, and what the error has
+/// to say.
 struct Case {
     call: &'static str,
     good: [i64; 4],
@@ -53,6 +54,13 @@ const CASES: &[Case] = &[
         "k positions from n on are no part of dimension 1 of extent 8",
     ),
     case("%y = aten.narrow.default(%x, 1, n, k)", [2, 6, 1, 2], [-1, 1, 1, 2], "n lies before the first"),
+    case(
+        "%y = aten.narrow.default(%x, 1, n, k)",
+        [2, 6, 1, 2],
+        [i64::MAX, 1, 1, 2],
+        "where n = 9223372036854775807",
+    ),
+    case("%y = aten.narrow.default(%x, 1, n, k)", [2, 6, 1, 2], [1, i64::MAX, 1, 2], "k positions from n on"),
     case("%y = aten.narrow.default(%x, 1, n, k)", [2, 6, 1, 2], [1, -1, 1, 2], "k = -1"),
     case(
         "%y = aten.constant_pad_nd.default(%x, [n, k])",
@@ -87,6 +95,8 @@ const CASES: &[Case] = &[
     case("%y = aten.as_strided.default(%x, [n], [k], 47)", [1, 100, 1, 2], [2, 1, 1, 2], "48 elements"),
     case("%y = aten.as_strided.default(%x, [n], [k], 99)", [0, 1, 1, 2], [1, 1, 1, 2], "48 elements"),
     case("%y = aten.as_strided.default(%x, [n], [k])", [3, 1, 1, 2], [3, -1, 1, 2], "k is negative"),
+    case("%y = aten.as_strided.default(%x, [n], [k])", [3, 1, 1, 2], [3, i64::MAX, 1, 2], "reaches over"),
+    case("%y = aten.as_strided.default(%e, [n], [k])", [0, 1, 4, 2], [3, 1, 4, 2], "has 0 elements"),
     case(
         "%y = aten.as_strided_scatter.default(%x, %v, [a], [n], 3)",
         [8, 0, 6, 2],
@@ -139,7 +149,7 @@ const CASES: &[Case] = &[
 fn program(call: &str) -> Graph {
     let text = format!(
         "size a = 4\nsize b = 8\n\
-         graph @f(%x: f32[6, 8], %v: f32[a], %w: f32[b // 2], n: size, k: size, %b: f32[b]) {{\n  {call}\n  return %y\n}}\n"
+         graph @f(%x: f32[6, 8], %v: f32[a], %w: f32[b // 2], n: size, k: size, %b: f32[b], %e: f32[a, 0] strides [4, 1]) {{\n  {call}\n  return %y\n}}\n"
     );
     parse(&text, "sizes.loaf").unwrap()
 }

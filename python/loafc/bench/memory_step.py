@@ -37,7 +37,7 @@ def main(before: str, backend: str, model: str, kind: str, caches: str) -> None:
     """
     warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler|loss_type).*")
     imported = 0.0 if backend == "loafc" else _status("VmRSS") - megabytes(before, "VmRSS")
-    job = list(jobs(MODELS[model]))[kind == "training"]
+    job = next(job for job in jobs(MODELS[model]) if job.train == (kind == "training"))
     step = _compiled(job, backend, caches == "cached")
     for _ in range(WARM_STEPS):
         step()

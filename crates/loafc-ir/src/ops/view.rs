@@ -385,7 +385,8 @@ fn infer_narrow(call: &Call) -> Result<ResultTypes, InferError> {
             format!("{start} lies before the first of {extent} positions of dimension {dim}"),
         )
     })?;
-    for (low, high) in [(Size::ZERO, length), (start + length, extent)] {
+    // Each alone as well: the sum of numbers that are too large may be small.
+    for (low, high) in [(Size::ZERO, length), (start, extent), (length, extent), (start + length, extent)] {
         call.require_at_most(low, high, || {
             let message = format!(
                 "{length} positions from {start} on are no part of dimension {dim} of extent {extent}"
@@ -485,9 +486,12 @@ pub(super) fn check_reach(
         (constant_span(shape, strides), offset.as_const(), x.span())
     else {
         let (reach, memory) = (span(shape, strides) + offset, span(&x.shape, &x.strides));
+        let elements = shape.iter().copied().product();
+        // An operand without elements has no memory, whatever its strides.
+        let there = Comparison::new(Size::ONE, Relation::AtMost, x.shape.iter().copied().product());
+        call.require(there.with_elements(elements), || refused(&reach, &0))?;
         let inside = Comparison::new(reach, Relation::AtMost, memory);
-        return call
-            .require(inside.with_elements(shape.iter().copied().product()), || refused(&reach, &memory));
+        return call.require(inside.with_elements(elements), || refused(&reach, &memory));
     };
     // Larger numbers than sizes hold are out of any memory.
     let reach = span.saturating_add(i128::from(offset));

@@ -27,8 +27,10 @@ impl Lowering<'_> {
             return;
         }
         // What can't be inferred is annotated: the lowering, or the library, goes by that.
-        let inferred = ops::find(&node.op).and_then(|def| def.infer(call).ok()).unwrap_or_default();
-        self.require_noted(node, noted.take());
+        let inferred = ops::find(&node.op).and_then(|def| def.infer(call).ok());
+        let notes = noted.take();
+        let Some(inferred) = inferred else { return self.require_extents(node) };
+        self.require_noted(node, notes);
         for (id, ty) in node.results.iter().zip(inferred) {
             if let (Some(id), Some(inferred)) = (id, ty)
                 && let Some(declared) = self.graph.tensor_type(*id)
@@ -36,6 +38,11 @@ impl Lowering<'_> {
                 self.require_shape(node, *id, &inferred.shape, &declared.shape);
             }
         }
+        self.require_extents(node);
+    }
+
+    /// Requires that no result has a negative extent.
+    fn require_extents(&mut self, node: &Node) {
         for id in node.results.iter().flatten() {
             let Some(ty) = self.graph.tensor_type(*id) else { continue };
             for (dim, extent) in ty.shape.iter().enumerate().filter(|(_, extent)| extent.as_const().is_none())

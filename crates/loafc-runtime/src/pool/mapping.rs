@@ -1,15 +1,14 @@
 //! Memory of the operating system: address space for the pool, which gets pages when it is written to, huge ones
 //! where the system has them.
 
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use super::spans::Span;
 
 /// Where huge pages begin.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
-
-/// A multiple of the page size of all machines in use.
-const PAGE: usize = 64 << 10;
 
 /// Address space for at least `bytes` bytes, aligned to huge pages: maps more, and gives back what stands out at both
 /// ends. Nothing if the system has none.
@@ -46,16 +45,20 @@ pub(super) fn map(bytes: usize) -> Option<Span> {
     Some(Span { start, bytes: wanted })
 }
 
-/// Gives the whole pages of a span back; the addresses stay ours.
+/// The unit in which the system gives memory.
+pub(super) fn page() -> usize {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    // SAFETY: a plain query.
+    *PAGE.get_or_init(|| usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 << 10))
+}
+
+/// Gives the pages of a span back; the addresses stay ours.
 ///
 /// # Safety
-/// The span must lie in memory of [`map`] and be used by nobody.
+/// The span must lie in memory of [`map`], begin and end with a [`page`], and be used by nobody.
 pub(super) unsafe fn give_pages_back(span: Span) {
-    let (first, last) = (span.start.next_multiple_of(PAGE), span.end() / PAGE * PAGE);
-    if first < last {
-        // SAFETY: the caller's promise. If it fails, the pages just stay.
-        unsafe { libc::madvise(first as *mut libc::c_void, last - first, libc::MADV_DONTNEED) };
-    }
+    // SAFETY: the caller's promise. If it fails, the pages just stay.
+    unsafe { libc::madvise(span.start as *mut libc::c_void, span.bytes, libc::MADV_DONTNEED) };
 }
 
 /// Gives a whole mapping back.
@@ -67,15 +70,18 @@ pub(super) unsafe fn unmap(span: Span) {
     unsafe { libc::munmap(span.start as *mut libc::c_void, span.bytes) };
 }
 
-/// Memory that this process may use in bytes: the machine's, or what its container is limited to. 0 if it can't be
-/// told.
+/// Memory that this process may use in bytes: the machine's, or what a group of processes that it is in is limited to.
+/// 0 if it can't be told.
 pub(super) fn usable_memory() -> usize {
-    // SAFETY: plain queries.
-    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
-    let machine = usize::try_from(pages).unwrap_or(0).saturating_mul(usize::try_from(page).unwrap_or(0));
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limit = |file| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
-    limits.into_iter().filter_map(limit).fold(machine, usize::min)
+    // SAFETY: a plain query.
+    let pages = usize::try_from(unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) }).unwrap_or(0);
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let unified = Path::new("/sys/fs/cgroup");
+    let folders = Path::new(own).ancestors().map(|group| unified.join(group).join("memory.max"));
+    let limits = folders.chain([unified.join("memory/memory.limit_in_bytes")]);
+    let limit = |file: PathBuf| std::fs::read_to_string(file).ok()?.trim().parse::<usize>().ok();
+    limits.filter_map(limit).fold(pages.saturating_mul(page()), usize::min)
 }
 
 /// A span's first byte as a pointer.

@@ -21,9 +21,6 @@ pub const ALIGNMENT: usize = 64;
 /// From this size on blocks are cut from mapped memory.
 const LARGE: usize = 128 << 10;
 
-/// Large blocks begin and end at multiples of this.
-const GRANULE: usize = 4 << 10;
-
 /// Address space that is mapped at once. Only what is written to gets memory.
 const SEGMENT: usize = 1 << 30;
 
@@ -171,7 +168,7 @@ impl Pool {
     }
 
     fn take_large(&self, bytes: usize) -> Option<Memory> {
-        let bytes = bytes.checked_next_multiple_of(GRANULE)?;
+        let bytes = bytes.checked_next_multiple_of(mapping::page())?;
         if let Some(memory) = self.state.with(|state| state.take_large(bytes)) {
             return Some(memory);
         }
@@ -198,7 +195,7 @@ impl Pool {
             }
         }
         while let Some(span) = self.state.with(|state| state.oldest_beyond(keep)) {
-            // SAFETY: spans lie in mapped memory, and this one was just taken.
+            // SAFETY: spans are pages of mapped memory, and this one was just taken.
             unsafe { mapping::give_pages_back(span) };
             if let Some(segment) = self.state.with(|state| state.large.give_back_cold(span)) {
                 // SAFETY: a whole mapping, of which nothing is handed out.
@@ -275,7 +272,7 @@ impl State {
         None
     }
 
-    /// Whole granules of the longest unused memory, as long as there is more than `keep`.
+    /// Whole pages of the longest unused memory, as long as there is more than `keep`.
     fn oldest_beyond(&mut self, keep: usize) -> Option<Span> {
         let excess = self.free_bytes().checked_sub(keep).filter(|excess| *excess > 0)?;
         self.large.take_oldest(excess.next_multiple_of(HUGE_PAGE))
@@ -435,8 +432,7 @@ mod tests {
         assert_eq!(resident(start, 16 << 20), 16 << 20);
         drop(block);
         assert!(pool.usage().free <= 4 << 20, "{:?}", pool.usage());
-        // At both ends, part of a page may stay.
-        assert!(resident(start, 16 << 20) <= (4 << 20) + (128 << 10));
+        assert!(resident(start, 16 << 20) <= 4 << 20);
         drop(kept);
         pool.trim(0);
         assert_eq!(pool.usage(), PoolUse { free: 0, live: 0, peak: 17 << 20 });
@@ -468,14 +464,15 @@ mod tests {
         let status = std::thread::scope(|s| {
             s.spawn(|| {
                 while busy.load(order) {
-                    drop(Pool::global().take(1 << 12));
+                    drop([1 << 12, 1 << 20].map(|bytes| Pool::global().take(bytes)));
+                    Pool::global().trim(0);
                 }
             });
             std::thread::sleep(std::time::Duration::from_millis(5));
             // SAFETY: the child only uses the pool and then leaves without running anything else.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                let fine = (0..100).all(|_| Pool::global().take(1 << 12).is_ok()) && crate::fork::is_child();
+                let fine = (12..24).all(|k| Pool::global().take(1 << k).is_ok()) && crate::fork::is_child();
                 // SAFETY: ends the child at once.
                 unsafe { libc::_exit(if fine { 0 } else { 1 }) };
             }

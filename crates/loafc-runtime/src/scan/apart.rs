@@ -50,6 +50,7 @@ pub(super) fn run_apart<O: Operation>(lines: &Lines, memory: &Memory<O>, team: &
     }
     cut.run(memory, Purpose::Write(&states), team);
 }
+
 /// Turns the states of a line's parts into those before them.
 fn begin_behind<O: Operation>(parts: &mut [State<O>], join: fn(State<O>, State<O>) -> State<O>) {
     let mut before = O::START;
