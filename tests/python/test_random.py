@@ -182,12 +182,15 @@ def test_dropout_of_all_keeps_the_type(dtype):
     compare(compiled(fn)(x), fn(x))
 
 
-@pytest.mark.parametrize("name", ["native", "operator", "functional"])
+@pytest.mark.parametrize("name", ["native", "operator", "functional", "within a checkpoint"])
 def test_dropout_of_all_draws_where_eager_mode_draws(name):
     fn = {
         "native": lambda x: torch.native_dropout(x, 1.0, True),
         "operator": lambda x: torch.ops.aten.native_dropout.default(x, p=1.0, train=True),
         "functional": lambda x: (F.dropout(x, 1.0, True),),
+        "within a checkpoint": lambda x: checkpoint(
+            lambda y: torch.native_dropout(y, 1.0, True), x, use_reentrant=False
+        ),
     }[name]
     x, f = torch.randn(7, requires_grad=True), compiled(fn)
     torch.manual_seed(4)

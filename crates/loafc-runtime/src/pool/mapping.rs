@@ -15,13 +15,14 @@ pub(super) const HUGE_PAGE: usize = 2 << 20;
 pub(super) fn map(bytes: usize) -> Option<Span> {
     let wanted = bytes.checked_next_multiple_of(HUGE_PAGE)?;
     let room = wanted.checked_add(HUGE_PAGE)?;
-    // SAFETY: a fresh anonymous mapping. Not counted as used up before it is written to: most of it may never be.
+    // SAFETY: a fresh anonymous mapping. One for which memory need not be reserved would never be refused, however
+    // large, and the process would be killed as it writes.
     let raw = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
             room,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
             -1,
             0,
         )

@@ -455,6 +455,10 @@ mod tests {
     #[test]
     fn what_no_machine_has_is_an_error() {
         assert_eq!(pool(0).take(usize::MAX).unwrap_err(), OutOfMemory { bytes: usize::MAX });
+        // Unless the system is told to promise anything.
+        let policy = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+        let bytes = 1 << 46;
+        assert_eq!(pool(0).take(bytes).is_err(), policy.trim() != "1");
     }
 
     #[test]
