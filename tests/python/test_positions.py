@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import loafc
 import pytest
 import torch
 from loafc.positions import with_positions_from_the_start
@@ -78,3 +79,12 @@ def test_arguments_that_are_left_out_are_not_written():
     call = next(iter(graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)))
     call.args[0].meta["val"] = torch.empty(4, 5)
     assert with_positions_from_the_start(call) == ([call.args[0], 1, 2], {})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_a_position_that_was_written_over_is_not_told(dtype):
+    # The looked-up values take the place of the positions.
+    fn = compiled(lambda m, t: t[m.cumsum(0)].cumsum(0))
+    with pytest.raises(loafc.PositionError, match="dimension of size 10") as raised:
+        fn(torch.ones(16, dtype=torch.int64), torch.arange(10).to(dtype) + 1000)
+    assert "it is" not in str(raised.value) or str(raised.value).endswith("it is 10")
