@@ -171,30 +171,19 @@ pub fn compile(schedule: &Schedule, options: &CodegenOptions) -> Result<Vec<Kern
     let mut trees: IndexMap<String, Tree> = IndexMap::default();
     let mut uses = Vec::new();
     for group in groups {
-        let built = build_tree(group, &schedule.program, &options.limits)?;
-        let (key, slots) = built.kernel.key();
-        let sizes = slots.sizes.clone();
+        let Built { kernel, buffers } = build_tree(group, &schedule.program, &options.limits)?;
+        let (key, slots) = kernel.key();
         let entry = trees.entry(key);
         let position = entry.index();
-        let phases = phase_sizes(&built.kernel);
-        let shared = built.kernel.scratch_bytes(MemoryPlace::Shared);
-        let failures = built.kernel.failures.clone();
-        uses.push((position, built.buffers, failures, sizes, phases, shared));
-        entry.or_insert_with(|| Tree { kernel: built.kernel, slots });
+        let (failures, sizes, phases) = (kernel.failures.clone(), slots.sizes.clone(), phase_sizes(&kernel));
+        let shared_scratch_bytes = kernel.scratch_bytes(MemoryPlace::Shared);
+        let with_code =
+            move |kernel| KernelUse { kernel, buffers, failures, sizes, phases, shared_scratch_bytes };
+        uses.push((position, with_code));
+        entry.or_insert_with(|| Tree { kernel, slots });
     }
     let kernels = compile_trees(&trees, options)?;
-    let make =
-        |(position, buffers, failures, sizes, phases, shared_scratch_bytes): (usize, _, _, _, _, _)| {
-            KernelUse {
-                kernel: kernels[position].clone(),
-                buffers,
-                failures,
-                sizes,
-                phases,
-                shared_scratch_bytes,
-            }
-        };
-    Ok(uses.into_iter().map(make).collect())
+    Ok(uses.into_iter().map(|(position, with_code)| with_code(kernels[position].clone())).collect())
 }
 
 struct Tree {

@@ -21,6 +21,16 @@ pub enum Relation {
     Less,
 }
 
+impl Relation {
+    fn holds(self, left: i64, right: i64) -> bool {
+        match self {
+            Relation::Equal => left == right,
+            Relation::AtMost => left <= right,
+            Relation::Less => left < right,
+        }
+    }
+}
+
 /// Two sizes and how they have to compare.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Comparison {
@@ -63,14 +73,9 @@ impl Comparison {
 
     /// Whether it holds; `None` where that depends on the symbols' values.
     pub fn decided(&self) -> Option<bool> {
-        let difference = match (self.left.as_const(), self.right.as_const()) {
-            (Some(left), Some(right)) => Some(right.saturating_sub(left)),
-            _ => (self.right - self.left).as_const(),
-        };
-        let holds = match self.relation {
-            Relation::Equal => difference.map(|d| d == 0),
-            Relation::AtMost => difference.map(|d| d >= 0),
-            Relation::Less => difference.map(|d| d > 0),
+        let holds = match (self.left.as_const(), self.right.as_const()) {
+            (Some(left), Some(right)) => Some(self.relation.holds(left, right)),
+            _ => (self.right - self.left).as_const().map(|difference| self.relation.holds(0, difference)),
         };
         match (holds, self.elements.as_const()) {
             (_, Some(0)) => Some(true),
@@ -83,12 +88,7 @@ impl Comparison {
         if self.elements.eval(values)? == 0 {
             return Some(true);
         }
-        let (left, right) = (self.left.eval(values)?, self.right.eval(values)?);
-        Some(match self.relation {
-            Relation::Equal => left == right,
-            Relation::AtMost => left <= right,
-            Relation::Less => left < right,
-        })
+        Some(self.relation.holds(self.left.eval(values)?, self.right.eval(values)?))
     }
 }
 

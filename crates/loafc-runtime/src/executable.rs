@@ -220,8 +220,9 @@ impl Executable {
     ///
     /// # Safety
     /// Each tensor's elements must be readable (and writable, if the program changes the input) at its pointer and
-    /// strides until the call returns or names it in [`Externs::release_inputs`], and no other thread may change them. An input that the program changes must
-    /// not overlap another input. Memory that `externs` returns must hold the elements it says.
+    /// strides until the call returns or names it in [`Externs::release_inputs`], and no other thread may change them.
+    /// An input that the program changes must not overlap another input. Memory that `externs` returns must hold the
+    /// elements it says.
     pub unsafe fn run(
         &self,
         inputs: &[InputValue<'_>],

@@ -1,10 +1,12 @@
-"""What benchmarks have in common: how they read a count and how they average ratios."""
+"""What benchmarks have in common: how they read a count, average ratios, keep libraries quiet, and end."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import statistics
+import sys
+import warnings
 from collections.abc import Sequence
 
 
@@ -19,3 +21,15 @@ def positive(text: str) -> int:
 def geometric_mean(values: Sequence[float]) -> float | None:
     """None of nothing."""
     return math.exp(statistics.fmean(map(math.log, values))) if values else None
+
+
+def silence_libraries() -> None:
+    """Hides warnings of PyTorch and transformers that say nothing about what is measured."""
+    warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler|loss_type).*")
+
+
+def status_of(problems: Sequence[str]) -> int:
+    """Prints what is worse than it may be; returns the exit status."""
+    for problem in problems:
+        print(f"FAILED: {problem}", file=sys.stderr)
+    return 1 if problems else 0

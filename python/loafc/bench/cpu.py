@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 
 from .. import metrics
 from ..table import print_table
-from .common import geometric_mean, positive
+from .common import geometric_mean, positive, status_of
 from .plot import Bars, bar_chart
 from .programs import PROGRAMS, Program
 
@@ -372,9 +372,7 @@ def main(args: list[str]) -> int:
         options.json.write_text(json.dumps(_to_json(rows, summary, problems), indent=1))
     if options.plot is not None:
         options.plot.write_text(plot(rows))
-    for problem in problems:
-        print(f"FAILED: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    return status_of(problems)
 
 
 def _print(rows: Sequence[Row], summary: Summary, rounds: int) -> None:

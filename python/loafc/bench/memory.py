@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..table import print_table
+from .common import status_of
 from .models import MODELS
 
 KINDS = ("inference", "training")
@@ -110,6 +111,4 @@ def main(args: list[str]) -> int:
     if options.json is not None:
         report = {"cached": options.cached, "rows": [asdict(row) for row in rows], "problems": problems}
         options.json.write_text(json.dumps(report, indent=1))
-    for problem in problems:
-        print(f"FAILED: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    return status_of(problems)

@@ -6,12 +6,12 @@ What earlier work left behind can't be told apart within one process. Linux only
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import torch
 
 from .. import demo
+from .common import silence_libraries
 from .models import MODELS
 from .steps import jobs
 
@@ -35,7 +35,7 @@ def main(before: str, backend: str, model: str, kind: str, caches: str) -> None:
 
     ``before`` is the status of the process before it imported loafc: the other backends don't need what that took.
     """
-    warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler|loss_type).*")
+    silence_libraries()
     imported = 0.0 if backend == "loafc" else _status("VmRSS") - megabytes(before, "VmRSS")
     job = next(job for job in jobs(MODELS[model]) if job.train == (kind == "training"))
     step = _compiled(job, backend, caches == "cached")

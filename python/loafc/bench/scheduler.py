@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from ..backend import CompiledGraph, compile_graph, parse_options
 from ..table import print_table
 from . import inductor
 from .capture import Captured, capture
-from .common import positive
+from .common import positive, silence_libraries, status_of
 from .models import MODELS, SEED, Model
 
 # TorchInductor is to take this many times loafc's time at least.
@@ -149,7 +147,7 @@ def main(args: list[str]) -> int:
     parser.add_argument("--repeat", type=positive, default=5, help="runs on each graph, of loafc 3 times as many (5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     options = parser.parse_args(args)
-    warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler).*")
+    silence_libraries()
 
     print(f"PyTorch {torch.__version__}, medians of {options.repeat} runs, of loafc {MORE_RUNS * options.repeat}")
     rows: list[Row] = []
@@ -162,8 +160,6 @@ def main(args: list[str]) -> int:
         options.json.write_text(json.dumps({"torch": torch.__version__, "rows": [r.to_json() for r in rows]}, indent=1))
     problems = [problem for row in rows for problem in row.problems()]
     print()
-    for problem in problems:
-        print(f"FAILED: {problem}", file=sys.stderr)
     if not problems:
         print(f"No more kernels than TorchInductor's, in a {TIMES}th of its time or less.")
-    return 1 if problems else 0
+    return status_of(problems)

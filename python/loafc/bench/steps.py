@@ -16,9 +16,7 @@ import argparse
 import copy
 import json
 import statistics
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +27,7 @@ import torch
 from .. import demo, metrics
 from ..check import sensitivity
 from ..table import print_table
-from .common import geometric_mean, positive
+from .common import geometric_mean, positive, silence_libraries, status_of
 from .models import MODELS, SEED, Model
 
 # Bars: TorchInductor's time ÷ loafc's for each step and as a geometric mean, and its compile seconds ÷ loafc's.
@@ -174,7 +172,7 @@ def main(args: list[str]) -> int:
     parser.add_argument("--rounds", type=positive, default=21, help="how often each step is measured (21)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
     options = parser.parse_args(args)
-    warnings.filterwarnings("ignore", message=".*(?:pin_memory|torch.distributed|lr_scheduler|loss_type).*")
+    silence_libraries()
 
     print(f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads, medians of {options.rounds} rounds")
     rows: list[Row] = []
@@ -189,6 +187,4 @@ def main(args: list[str]) -> int:
     if options.json is not None:
         report = {"torch": torch.__version__, "rows": [asdict(row) for row in rows], "problems": problems}
         options.json.write_text(json.dumps(report, indent=1))
-    for problem in problems:
-        print(f"FAILED: {problem}", file=sys.stderr)
-    return 1 if problems else 0
+    return status_of(problems)

@@ -183,17 +183,9 @@ impl Pool {
         })
     }
 
-    /// Gives free memory back to the system until at most `keep` bytes of it are left, the longest unused first.
+    /// Gives free memory back to the system until at most `keep` bytes of it are left: large blocks first, the longest
+    /// unused ones before others.
     pub fn trim(&self, keep: usize) {
-        if keep == 0 {
-            let small = self.state.with(|state| {
-                state.small_bytes = 0;
-                state.small.iter_mut().map(std::mem::take).collect::<Vec<_>>()
-            });
-            for (class, blocks) in small.into_iter().enumerate() {
-                blocks.into_iter().for_each(|start| free_small(start, class));
-            }
-        }
         while let Some(span) = self.state.with(|state| state.oldest_beyond(keep)) {
             // SAFETY: spans are pages of mapped memory, and this one was just taken.
             unsafe { mapping::give_pages_back(span) };
@@ -201,6 +193,9 @@ impl Pool {
                 // SAFETY: a whole mapping, of which nothing is handed out.
                 unsafe { mapping::unmap(segment) };
             }
+        }
+        while let Some((start, class)) = self.state.with(|state| state.small_beyond(keep)) {
+            free_small(start, class);
         }
     }
 
@@ -270,6 +265,16 @@ impl State {
             }
         }
         None
+    }
+
+    /// The largest small block, as long as there is more than `keep`.
+    fn small_beyond(&mut self, keep: usize) -> Option<(NonNull<u8>, usize)> {
+        if self.free_bytes() <= keep {
+            return None;
+        }
+        let (class, start) = (0..CLASSES).rev().find_map(|class| Some((class, self.small[class].pop()?)))?;
+        self.small_bytes -= class_bytes(class);
+        Some((start, class))
     }
 
     /// Whole pages of the longest unused memory, as long as there is more than `keep`.
@@ -448,6 +453,8 @@ mod tests {
         drop((a, b, c));
         assert_eq!(pool.usage(), PoolUse { free: 8192, live: 0, peak: 12288 });
         assert!([first, second].contains(&pool.take(4096).unwrap().as_ptr()));
+        pool.trim(5000);
+        assert_eq!(pool.usage().free, 4096);
         pool.trim(0);
         assert_eq!(pool.usage().free, 0);
     }

@@ -123,36 +123,16 @@ macro_rules! narrow {
 narrow!(Half);
 narrow!(Brain);
 
-/// An element that all types of operands can become.
-pub(super) trait Target:
-    Element
-    + MadeOf<f64>
-    + MadeOf<f32>
-    + MadeOf<Half>
-    + MadeOf<Brain>
-    + MadeOf<i64>
-    + MadeOf<i32>
-    + MadeOf<i16>
-    + MadeOf<i8>
-    + MadeOf<u8>
-    + MadeOf<Truth>
-{
-}
+/// Defines [`Target`] by the types of operands.
+macro_rules! target {
+    ($($operand:ty)*) => {
+        /// An element that all types of operands can become.
+        pub(super) trait Target: Element $(+ MadeOf<$operand>)* {}
 
-impl<E> Target for E where
-    E: Element
-        + MadeOf<f64>
-        + MadeOf<f32>
-        + MadeOf<Half>
-        + MadeOf<Brain>
-        + MadeOf<i64>
-        + MadeOf<i32>
-        + MadeOf<i16>
-        + MadeOf<i8>
-        + MadeOf<u8>
-        + MadeOf<Truth>
-{
+        impl<E> Target for E where E: Element $(+ MadeOf<$operand>)* {}
+    };
 }
+target!(f64 f32 Half Brain i64 i32 i16 i8 u8 Truth);
 
 /// Reads elements at this distance, counted in elements.
 ///
